@@ -1,0 +1,19 @@
+//! The words of kandev: ids, statuses and what each admits, events, logs, the clock.
+//!
+//! Nothing in here does I/O, and nothing of ours is below it.
+
+pub mod agent_type;
+pub mod clock;
+pub mod content;
+pub mod event;
+pub mod ids;
+pub mod lifecycle;
+pub mod log;
+pub mod status;
+
+pub use agent_type::AgentType;
+pub use clock::{Clock, SystemClock};
+pub use event::{Event, EventKind};
+pub use ids::{InstanceId, SessionKey, TaskId, TurnId};
+pub use log::{LogLevel, LogStream};
+pub use status::{FailureCode, InstanceStatus, TurnState, TurnStatus};

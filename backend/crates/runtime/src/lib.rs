@@ -1,0 +1,65 @@
+//! Container runtimes behind one trait. Nothing Docker-shaped leaves this crate, and no ACP enters it.
+
+pub mod docker;
+pub mod error;
+pub mod types;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+pub use error::{FileError, Result, RuntimeError};
+pub use types::*;
+
+/// What kandev needs of a container engine.
+///
+/// Every call has a time limit of its own and answers [`RuntimeError::Timeout`] when it passes, since an engine
+/// can hang on one container and serve the others.
+#[async_trait]
+pub trait ContainerRuntime: Send + Sync + 'static {
+    /// Is the engine there, and what is it?
+    async fn ping(&self) -> Result<EngineInfo>;
+
+    /// Creates a persistent volume with these labels, if it is not there yet.
+    async fn ensure_volume(&self, name: &str, labels: &Labels) -> Result<()>;
+
+    /// Creates a container without starting it.
+    async fn create(&self, spec: &ContainerSpec) -> Result<ContainerId>;
+
+    /// Attaches to stdin, stdout and stderr. Called before [`start`](Self::start), so that nothing is missed; may be
+    /// called again later. A container with a TTY is refused, since its output has no frames.
+    async fn attach(&self, id: &ContainerId) -> Result<Attachment>;
+
+    /// Begins to wait for the end. Called before [`start`](Self::start): the returned watch gives the status even of
+    /// an agent that ends at once.
+    async fn wait(&self, id: &ContainerId) -> Result<ExitWatch>;
+
+    /// Starts a created container.
+    async fn start(&self, id: &ContainerId) -> Result<()>;
+
+    /// How it stands.
+    async fn inspect(&self, id: &ContainerId) -> Result<ContainerState>;
+
+    /// Runs a process inside.
+    async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<Exec>;
+
+    /// Reads a regular file inside, resolving the path there, up to `limit` bytes.
+    async fn read_file(&self, id: &ContainerId, path: &str, limit: u64) -> Result<Bytes>;
+
+    /// Writes a regular file inside, atomically, making no parent directories.
+    async fn write_file(&self, id: &ContainerId, path: &str, contents: Bytes) -> Result<()>;
+
+    /// The engine's own log of the output, from a point, followed or not.
+    async fn logs_from(&self, id: &ContainerId, from: LogsFrom) -> Result<OutputStream>;
+
+    /// Asks it to end (SIGTERM), and kills it after `grace`. Fine if it has ended.
+    async fn stop(&self, id: &ContainerId, grace: std::time::Duration) -> Result<()>;
+
+    /// Kills it. Fine if it has ended.
+    async fn kill(&self, id: &ContainerId) -> Result<()>;
+
+    /// Removes it, running or not. Fine if it is gone.
+    async fn remove(&self, id: &ContainerId) -> Result<()>;
+
+    /// All containers of this deployment, ended ones too.
+    async fn list(&self, owner: &str) -> Result<Vec<ContainerSummary>>;
+}
