@@ -1,1 +1,30 @@
-//! Under construction.
+//! PostgreSQL: migrations, and one module of queries per aggregate.
+//!
+//! Callers get domain types; a row that does not fit them is an error that names table, column and row. Every write
+//! checks how many rows it touched.
+
+pub mod error;
+pub mod instances;
+pub mod journal;
+pub mod page;
+pub mod record;
+pub mod sessions;
+pub mod tasks;
+pub mod turns;
+
+use sqlx::PgPool;
+
+pub use error::{Result, StoreError};
+pub use page::{Cursor, Page};
+
+static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../../migrations");
+
+/// Brings the schema up to date. Safe to run from several servers at once: one waits for the other.
+pub async fn migrate(pool: &PgPool) -> Result<()> {
+    MIGRATIONS.run(pool).await.map_err(StoreError::Migration)
+}
+
+/// Text as PostgreSQL takes it: it has no NUL, for which the replacement character stands in.
+pub(crate) fn pg_text(text: &str) -> std::borrow::Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
+}

@@ -1,0 +1,176 @@
+//! Sessions, and the latest of each thing an agent said about one.
+
+use chrono::{DateTime, Utc};
+use kandev_domain::{SessionKey, TaskId};
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{PgPool, Row};
+
+use crate::error::{Result, StoreError};
+use crate::page::{Cursor, Page};
+use crate::pg_text;
+
+const TABLE: &str = "sessions";
+
+/// A session that was just established.
+#[derive(Debug, Clone)]
+pub struct NewSession {
+    /// Our key.
+    pub key: SessionKey,
+    /// The agent's id.
+    pub session_id: String,
+    /// Whose it is.
+    pub agent_type: String,
+    /// The directory it is about.
+    pub workspace_path: String,
+    /// The task.
+    pub task_id: TaskId,
+    /// Now.
+    pub created_at: DateTime<Utc>,
+}
+
+impl NewSession {
+    pub(crate) async fn insert(&self, connection: &mut PgConnection) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO sessions (key, session_id, agent_type, workspace_path, task_id, created_at, updated_at) \
+             VALUES ($1, $2, $3, $4, $5, $6, $6)",
+        )
+        .bind(self.key.0)
+        .bind(pg_text(&self.session_id).as_ref())
+        .bind(&self.agent_type)
+        .bind(&self.workspace_path)
+        .bind(self.task_id.as_str())
+        .bind(self.created_at)
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+}
+
+/// One thing an agent said about a session.
+#[derive(Debug, Clone)]
+pub struct SessionFacet {
+    /// Which session.
+    pub session_key: SessionKey,
+    /// `modes`, `plan`, `usage`, …
+    pub facet: &'static str,
+    /// JSON text.
+    pub value: String,
+}
+
+impl SessionFacet {
+    pub(crate) async fn upsert(&self, connection: &mut PgConnection, now: DateTime<Utc>) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO session_facets (session_key, facet, value, updated_at) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (session_key, facet) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at",
+        )
+        .bind(self.session_key.0)
+        .bind(self.facet)
+        .bind(&self.value)
+        .bind(now)
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
+}
+
+/// A session.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// Our key.
+    pub key: SessionKey,
+    /// The agent's id.
+    pub session_id: String,
+    /// Whose it is.
+    pub agent_type: String,
+    /// The directory it is about.
+    pub workspace_path: String,
+    /// The task it began with.
+    pub task_id: TaskId,
+    /// When it was established.
+    pub created_at: DateTime<Utc>,
+}
+
+impl TryFrom<&PgRow> for Session {
+    type Error = StoreError;
+
+    fn try_from(row: &PgRow) -> Result<Self> {
+        let key = SessionKey(row.try_get("key")?);
+        let task_id: String = row.try_get("task_id")?;
+        Ok(Self {
+            key,
+            session_id: row.try_get("session_id")?,
+            agent_type: row.try_get("agent_type")?,
+            workspace_path: row.try_get("workspace_path")?,
+            task_id: task_id.parse().map_err(|e| StoreError::bad_row(TABLE, "task_id", key, e))?,
+            created_at: row.try_get("created_at")?,
+        })
+    }
+}
+
+/// One session by our key.
+pub async fn get(pool: &PgPool, key: SessionKey) -> Result<Option<Session>> {
+    let row = sqlx::query("SELECT * FROM sessions WHERE key = $1").bind(key.0).fetch_optional(pool).await?;
+    row.as_ref().map(Session::try_from).transpose()
+}
+
+/// The newest session that the agents call so, of one type if given.
+pub async fn by_agents_id(pool: &PgPool, session_id: &str, agent_type: Option<&str>) -> Result<Option<Session>> {
+    let row = sqlx::query(
+        "SELECT * FROM sessions WHERE session_id = $1 AND ($2::text IS NULL OR agent_type = $2) \
+         ORDER BY created_at DESC LIMIT 1",
+    )
+    .bind(pg_text(session_id).as_ref())
+    .bind(agent_type)
+    .fetch_optional(pool)
+    .await?;
+    row.as_ref().map(Session::try_from).transpose()
+}
+
+/// Sessions, newest first.
+pub async fn list(
+    pool: &PgPool,
+    task_id: Option<&str>,
+    agent_type: Option<&str>,
+    after: Option<&Cursor>,
+    limit: i64,
+) -> Result<Page<Session>> {
+    let total: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM sessions WHERE ($1::text IS NULL OR task_id = $1) AND ($2::text IS NULL OR agent_type = $2)",
+    )
+    .bind(task_id)
+    .bind(agent_type)
+    .fetch_one(pool)
+    .await?;
+    let rows = sqlx::query(
+        "SELECT * FROM sessions WHERE ($1::text IS NULL OR task_id = $1) AND ($2::text IS NULL OR agent_type = $2) \
+         AND ($3::timestamptz IS NULL OR (created_at, key::text) < ($3, $4)) ORDER BY created_at DESC, key DESC LIMIT $5",
+    )
+    .bind(task_id)
+    .bind(agent_type)
+    .bind(after.map(|c| c.created_at))
+    .bind(after.map(|c| &c.key))
+    .bind(limit + 1)
+    .fetch_all(pool)
+    .await?;
+    let items = rows.iter().map(Session::try_from).collect::<Result<Vec<_>>>()?;
+    Ok(Page::cut(items, limit, total, |s| Cursor { created_at: s.created_at, key: s.key.to_string() }))
+}
+
+/// Everything the agent last said about a session: facet and JSON text.
+pub async fn facets(pool: &PgPool, key: SessionKey) -> Result<Vec<(String, String)>> {
+    let rows = sqlx::query("SELECT facet, value FROM session_facets WHERE session_key = $1 ORDER BY facet")
+        .bind(key.0)
+        .fetch_all(pool)
+        .await?;
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
+/// The instances that carried a session, oldest first.
+pub async fn instances(pool: &PgPool, key: SessionKey) -> Result<Vec<kandev_domain::InstanceId>> {
+    let ids: Vec<uuid::Uuid> =
+        sqlx::query_scalar("SELECT id FROM agent_instances WHERE session_key = $1 ORDER BY created_at, id")
+            .bind(key.0)
+            .fetch_all(pool)
+            .await?;
+    Ok(ids.into_iter().map(kandev_domain::InstanceId).collect())
+}
