@@ -50,6 +50,14 @@ need() {
 image_exists() { docker image inspect "$1" >/dev/null 2>&1; }
 image_label() { docker image inspect --format "{{index .Config.Labels \"$2\"}}" "$1" 2>/dev/null || true; }
 
+# Builds quietly; the builder's output is shown when it fails.
+docker_build() {
+    local log
+    log=$(mktemp)
+    docker build "$@" >"$log" 2>&1 || { cat "$log" >&2; rm -f "$log"; die "docker build failed"; }
+    rm -f "$log"
+}
+
 # wait_until SECONDS COMMAND...: polls until the command succeeds; false when the time is over.
 wait_until() {
     local deadline=$((SECONDS + $1))

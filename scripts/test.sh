@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# All checks and tests, against a real engine and a real PostgreSQL. Ends non-zero on any failure; the test runner's
+# summary is the last thing printed.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+cd "$root"
+
+have cargo || die "Rust is missing: install it with rustup"
+need cc gcc libc6-dev
+scripts/setup/engine.sh
+scripts/setup/postgres.sh >/dev/null
+scripts/setup/nextest.sh
+scripts/build-mock-image.sh
+scripts/images/build.sh shell-agent ts-sdk-example py-sdk-example
+
+say "cargo fmt --check"
+cargo fmt --all --check
+say "cargo clippy"
+cargo clippy --quiet --workspace --all-targets -- -D warnings
+if have cargo-deny; then
+    say "cargo deny"
+    cargo deny --offline --log-level error check bans licenses sources
+fi
+if have shellcheck; then
+    say "shellcheck"
+    git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck -x
+fi
+
+trap 'scripts/setup/test-postgres.sh stop' EXIT
+DATABASE_URL=$(scripts/setup/test-postgres.sh start)
+export DATABASE_URL
+
+before=$(docker ps -aq --filter label=kandev.managed | sort)
+say "tests"
+status=0
+if have cargo-nextest; then
+    # The runner counts, so its summary comes last; doc tests are not its business.
+    cargo test --quiet --workspace --doc
+    cargo nextest run --workspace || status=$?
+else
+    cargo test --workspace || status=$?
+fi
+
+left=$(comm -13 <(echo "$before") <(docker ps -aq --filter label=kandev.managed | sort))
+if [ -n "$left" ]; then
+    docker ps -a --filter label=kandev.managed --format '{{.ID}} {{.Names}} {{.Label "kandev.owner"}} {{.Status}}' >&2
+    printf 'error: the tests left containers behind\n' >&2
+    status=1
+fi
+exit "$status"
