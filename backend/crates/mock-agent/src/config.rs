@@ -1,0 +1,289 @@
+//! The command line and the environment. See `docs/mock-agent.md`.
+
+use std::path::PathBuf;
+
+/// Which protocol is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Acp,
+    Kandev,
+    Koda,
+    Legacy,
+}
+
+/// How `initialize` is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Init {
+    Normal,
+    Slow(u64),
+    Never,
+    Error(i64),
+    Garbage,
+    Version(i64),
+    Early,
+    Exit(i32),
+}
+
+/// How `session/new` is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum New {
+    Normal,
+    Slow(u64),
+    Never,
+    Error(i64),
+    EarlyUpdates,
+}
+
+/// How `session/load` and `session/resume` are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    Normal,
+    Slow(u64),
+    Never,
+    Error(i64),
+    Replay(u64),
+}
+
+/// What a second prompt in a busy session meets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Busy {
+    Error,
+    Queue,
+    Replace,
+    Silent,
+}
+
+/// A capability that can be left out.
+const CAPABILITIES: [&str; 13] = [
+    "load",
+    "resume",
+    "list",
+    "close",
+    "fork",
+    "image",
+    "audio",
+    "embeddedContext",
+    "http",
+    "sse",
+    "modes",
+    "models",
+    "configOptions",
+];
+
+/// Everything that is settled before the first byte.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    pub(crate) dialect: Dialect,
+    /// Factor of the demo's pauses.
+    pub(crate) speed: f64,
+    /// Where sessions are kept.
+    pub(crate) session_dir: Option<PathBuf>,
+    pub(crate) start: String,
+    pub(crate) init: Init,
+    pub(crate) auth: bool,
+    pub(crate) new: New,
+    pub(crate) load: Load,
+    without: Vec<String>,
+    pub(crate) busy: Busy,
+    pub(crate) copy: Option<PathBuf>,
+    pub(crate) exit_on_cancel: bool,
+    pub(crate) text_ids: bool,
+}
+
+/// Splits `name:argument`.
+fn split(value: &str) -> (&str, &str) {
+    value.split_once(':').unwrap_or((value, ""))
+}
+
+fn number<T: std::str::FromStr>(variable: &str, text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("{variable}: '{text}' is not a number"))
+}
+
+fn unknown<T>(variable: &str, value: &str) -> Result<T, String> {
+    Err(format!("{variable}: unknown value '{value}'"))
+}
+
+impl Config {
+    /// Reads the arguments (without the program's name) and the environment.
+    pub(crate) fn read(args: &[String], env: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let env = |name: &str| env(name).filter(|value| !value.is_empty());
+        let flag = |name: &str| env(name).is_some_and(|value| value != "0");
+        let dialect = dialect(args, env("MOCK_DIALECT"))?;
+        let load = env("MOCK_LOAD").unwrap_or_default();
+        let mut without: Vec<String> = env("MOCK_WITHOUT")
+            .unwrap_or_default()
+            .split(',')
+            .map(|name| name.trim().to_owned())
+            .filter(|name| !name.is_empty())
+            .collect();
+        if let Some(bad) = without.iter().find(|name| !CAPABILITIES.contains(&name.as_str())) {
+            return unknown("MOCK_WITHOUT", bad);
+        }
+        if load == "unsupported" {
+            without.extend(["load".to_owned(), "resume".to_owned()]);
+        }
+        let session_dir = match dialect {
+            Dialect::Koda => env("KODA_ACP_SESSION_STORE_DIR"),
+            _ => Some(env("MOCK_SESSION_DIR").unwrap_or_else(|| "/sessions".to_owned())),
+        };
+        let init = match env("MOCK_INIT") {
+            None if flag("MOCK_UNASKED_INIT") => Init::Early,
+            value => init(&value.unwrap_or_default())?,
+        };
+        let speed = env("MOCK_SPEED").map_or(Ok(1.0), |text| number("MOCK_SPEED", &text))?;
+        if !(0.0..=1000.0).contains(&speed) {
+            return unknown("MOCK_SPEED", &speed.to_string());
+        }
+        Ok(Self {
+            dialect,
+            speed,
+            session_dir: session_dir.map(PathBuf::from),
+            start: env("MOCK_START").unwrap_or_default(),
+            init,
+            auth: flag("MOCK_AUTH"),
+            new: new(&env("MOCK_NEW").unwrap_or_default())?,
+            load: self::load(&load)?,
+            without,
+            busy: busy(env("MOCK_BUSY").as_deref(), dialect)?,
+            copy: env("MOCK_TURN_COPY").map(PathBuf::from),
+            exit_on_cancel: flag("MOCK_EXIT_ON_CANCEL"),
+            text_ids: flag("MOCK_TEXT_IDS"),
+        })
+    }
+
+    /// False if `MOCK_WITHOUT` names this capability.
+    pub(crate) fn has(&self, capability: &str) -> bool {
+        !self.without.iter().any(|name| name == capability)
+    }
+}
+
+fn dialect(args: &[String], from_env: Option<String>) -> Result<Dialect, String> {
+    let mut name = from_env;
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--acp" => {}
+            "--dialect" => name = Some(args.next().ok_or("--dialect needs a value")?.clone()),
+            other => match other.strip_prefix("--dialect=") {
+                Some(value) => name = Some(value.to_owned()),
+                None => return Err(format!("unknown argument '{other}'")),
+            },
+        }
+    }
+    match name.as_deref().unwrap_or("acp") {
+        "acp" => Ok(Dialect::Acp),
+        "kandev" => Ok(Dialect::Kandev),
+        "koda" => Ok(Dialect::Koda),
+        "legacy" => Ok(Dialect::Legacy),
+        other => Err(format!("unknown dialect '{other}'")),
+    }
+}
+
+fn init(value: &str) -> Result<Init, String> {
+    const VARIABLE: &str = "MOCK_INIT";
+    Ok(match split(value) {
+        ("" | "normal", "") => Init::Normal,
+        ("slow", ms) => Init::Slow(number(VARIABLE, ms)?),
+        ("never", "") => Init::Never,
+        ("error", code) => Init::Error(number(VARIABLE, code)?),
+        ("garbage", "") => Init::Garbage,
+        ("version", n) => Init::Version(number(VARIABLE, n)?),
+        ("early", "") => Init::Early,
+        ("exit", code) => Init::Exit(number(VARIABLE, code)?),
+        _ => return unknown(VARIABLE, value),
+    })
+}
+
+fn new(value: &str) -> Result<New, String> {
+    const VARIABLE: &str = "MOCK_NEW";
+    Ok(match split(value) {
+        ("" | "normal", "") => New::Normal,
+        ("slow", ms) => New::Slow(number(VARIABLE, ms)?),
+        ("never", "") => New::Never,
+        ("error", code) => New::Error(number(VARIABLE, code)?),
+        ("early-updates", "") => New::EarlyUpdates,
+        _ => return unknown(VARIABLE, value),
+    })
+}
+
+fn load(value: &str) -> Result<Load, String> {
+    const VARIABLE: &str = "MOCK_LOAD";
+    Ok(match split(value) {
+        ("" | "normal" | "unsupported", "") => Load::Normal,
+        ("slow", ms) => Load::Slow(number(VARIABLE, ms)?),
+        ("never", "") => Load::Never,
+        ("error", code) => Load::Error(number(VARIABLE, code)?),
+        ("replay", n) => Load::Replay(number(VARIABLE, n)?),
+        _ => return unknown(VARIABLE, value),
+    })
+}
+
+fn busy(value: Option<&str>, dialect: Dialect) -> Result<Busy, String> {
+    Ok(match value {
+        None if dialect == Dialect::Koda => Busy::Replace,
+        None | Some("error") => Busy::Error,
+        Some("queue") => Busy::Queue,
+        Some("replace") => Busy::Replace,
+        Some("silent") => Busy::Silent,
+        Some(other) => return unknown("MOCK_BUSY", other),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(args: &[&str], env: &[(&str, &str)]) -> Result<Config, String> {
+        let args: Vec<String> = args.iter().map(|&a| a.to_owned()).collect();
+        Config::read(&args, |name| {
+            let found = env.iter().find(|(n, _)| *n == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn arguments_win_over_the_environment() {
+        assert_eq!(read(&[], &[]).unwrap().dialect, Dialect::Acp);
+        let config = read(
+            &["--acp", "--dialect", "kandev"],
+            &[("MOCK_DIALECT", "koda"), ("MOCK_UNASKED_INIT", "1")],
+        );
+        let config = config.unwrap();
+        assert_eq!(config.dialect, Dialect::Kandev);
+        assert_eq!(config.init, Init::Early);
+    }
+
+    #[test]
+    fn faults_are_read() {
+        let config = read(
+            &[],
+            &[
+                ("MOCK_INIT", "version:7"),
+                ("MOCK_NEW", "error:-32000"),
+                ("MOCK_LOAD", "unsupported"),
+            ],
+        );
+        let config = config.unwrap();
+        assert_eq!(config.init, Init::Version(7));
+        assert_eq!(config.new, New::Error(-32000));
+        assert!(!config.has("load") && !config.has("resume") && config.has("fork"));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (name, value) in [
+            ("MOCK_INIT", "slow:x"),
+            ("MOCK_NEW", "quick"),
+            ("MOCK_LOAD", "never:1"),
+            ("MOCK_BUSY", "no"),
+            ("MOCK_WITHOUT", "lode"),
+            ("MOCK_SPEED", "-1"),
+            ("MOCK_DIALECT", "tcp"),
+        ] {
+            assert!(read(&[], &[(name, value)]).is_err(), "{name}={value}");
+        }
+        assert!(read(&["--frob"], &[]).is_err());
+        assert!(read(&["--dialect"], &[]).is_err());
+    }
+}

@@ -1,0 +1,117 @@
+//! Directives about time and mass.
+
+use std::time::Duration;
+
+use crate::args::{number, size, unescape, word};
+use crate::fault::numbered;
+use crate::turn::{Halt, Run, message_chunk};
+
+/// How much of a flood is written at once, in bytes.
+const PIECE: usize = 64 << 10;
+/// Stands for the text of a flood's update in its template.
+const MARK: &str = "FLOODTEXT";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Mass {
+    Sleep(Duration),
+    Slow { count: u64, pause: Duration },
+    Flood { count: usize, bytes: usize },
+    Hang,
+    Late { after: Duration, text: String },
+    Line(usize),
+    Endless(usize),
+}
+
+impl Mass {
+    pub(super) fn parse(name: &str, rest: &str) -> Result<Option<Self>, String> {
+        let (first, second) = word(rest);
+        let millis = |text: &str| number(name, text).map(Duration::from_millis);
+        Ok(Some(match name {
+            "sleep" => Self::Sleep(millis(rest)?),
+            "slow" => Self::Slow {
+                count: number(name, first)?,
+                pause: millis(second)?,
+            },
+            "flood" => Self::Flood {
+                count: size(name, first)?,
+                bytes: size(name, second)?,
+            },
+            "hang" => Self::Hang,
+            "late" => Self::Late {
+                after: millis(first)?,
+                text: unescape(second),
+            },
+            "line" => Self::Line(size(name, rest)?),
+            "endless" => Self::Endless(size(name, rest)?),
+            _ => return Ok(None),
+        }))
+    }
+
+    pub(super) fn run(self, run: &mut Run<'_>) -> Result<(), Halt> {
+        match self {
+            Self::Sleep(time) => run.turn.signal.sleep(time),
+            Self::Slow { count, pause } => {
+                for n in 1..=count {
+                    run.turn.signal.sleep(pause)?;
+                    run.say(&format!("slow {n}/{count} "));
+                }
+                Ok(())
+            }
+            Self::Flood { count, bytes } => flood(run, count, bytes),
+            Self::Hang => Err(run.turn.signal.hang()),
+            Self::Late { after, text } => {
+                run.late.push((after, text));
+                Ok(())
+            }
+            Self::Line(bytes) => {
+                let empty = run.agent().update_line(&run.turn.session.id, &message_chunk(""));
+                let text = numbered(1, bytes.saturating_sub(empty.len()));
+                run.say(&text);
+                Ok(())
+            }
+            Self::Endless(bytes) => Err(endless(run, bytes)),
+        }
+    }
+}
+
+/// Fills a template instead of building each frame, so that the agent is faster than its reader.
+fn flood(run: &mut Run<'_>, count: usize, bytes: usize) -> Result<(), Halt> {
+    let template = run
+        .agent()
+        .update_line(&run.turn.session.id, &message_chunk(MARK));
+    let (before, after) = template.split_once(MARK).unwrap_or_default();
+    let mut room = true;
+    let mut piece = String::new();
+    for n in 1..=count {
+        let text = numbered(n, bytes);
+        piece.push_str(before);
+        piece.push_str(&text);
+        piece.push_str(after);
+        piece.push('\n');
+        room = room && run.record(message_chunk(&text), template.len() + bytes);
+        if piece.len() >= PIECE {
+            run.agent().out().bytes(piece.as_bytes());
+            piece.clear();
+            run.turn.signal.check()?;
+        }
+    }
+    run.agent().out().bytes(piece.as_bytes());
+    Ok(())
+}
+
+/// The newline comes with the cancel, so that the answer after it can be read.
+fn endless(run: &Run<'_>, bytes: usize) -> Halt {
+    let piece = vec![b'e'; PIECE];
+    let mut left = if bytes == 0 { usize::MAX } else { bytes };
+    while left > 0 {
+        let now = left.min(PIECE);
+        run.agent().out().bytes(&piece[..now]);
+        left -= now;
+        if run.turn.signal.check().is_err() {
+            break;
+        }
+    }
+    let halt = run.turn.signal.hang();
+    run.agent().out().bytes(b"\n");
+    halt
+}
