@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The result of a runtime call.
-pub type Result<T> = std::result::Result<T, RuntimeError>;
+pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
 
 /// A runtime error.
 #[derive(Debug, thiserror::Error)]

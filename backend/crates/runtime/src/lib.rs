@@ -30,7 +30,7 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     async fn attach(&self, id: &ContainerId) -> Result<Attachment>;
 
     /// Begins to wait for the end. Called before [`start`](Self::start): the returned watch gives the status even of
-    /// an agent that ends at once.
+    /// an agent that ends at once. Of a container that has ended already it gives the status, too.
     async fn wait(&self, id: &ContainerId) -> Result<ExitWatch>;
 
     /// Starts a created container.
@@ -45,7 +45,8 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     /// Reads a regular file inside, resolving the path there, up to `limit` bytes.
     async fn read_file(&self, id: &ContainerId, path: &str, limit: u64) -> Result<Bytes>;
 
-    /// Writes a regular file inside, atomically, making no parent directories.
+    /// Writes a regular file inside, through a symlink if it is one, making no parent directories. An existing file keeps
+    /// its mode and owner. Not atomic: a reader inside can meet no file, or a part of it.
     async fn write_file(&self, id: &ContainerId, path: &str, contents: Bytes) -> Result<()>;
 
     /// The engine's own log of the output, from a point, followed or not.

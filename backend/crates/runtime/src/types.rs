@@ -145,11 +145,14 @@ pub struct OutputChunk {
 /// Output in order, until the container's pipes close. Not reading it holds the container back.
 pub type OutputStream = BoxStream<'static, Result<OutputChunk>>;
 
-/// A container's stdio.
+/// A container's stdio. Both parts share one connection, and neither outlives `output`.
 pub struct Attachment {
-    /// To the container. Shutting it down closes the container's stdin; dropping it does not.
+    /// To the container. Dropping it changes nothing. Shutting it down closes the container's stdin, on an engine that
+    /// can do that while keeping it open for the next attachment; where it cannot (Docker), it fails with
+    /// [`std::io::ErrorKind::Unsupported`] and changes nothing.
     pub stdin: Pin<Box<dyn AsyncWrite + Send>>,
-    /// From the container.
+    /// From the container. Dropping it closes the connection: `stdin` fails from then on, the container's stdin stays
+    /// open, and the container is no longer held back. Drop it before ending a container whose output nobody reads.
     pub output: OutputStream,
 }
 
@@ -164,13 +167,15 @@ impl fmt::Debug for Attachment {
 pub struct ExitStatus {
     /// The exit code; 128 + n when signal n ended it.
     pub code: i64,
-    /// The memory limit was hit by the first process or, on engines that say so, by any.
+    /// The kernel killed a process of this container for memory. On Docker that is any process at any time of its life:
+    /// the agent ran out of memory if `code` is 137 too and nobody killed it; else it is a hint.
     pub oom_killed: bool,
     /// The engine's own words, if it had any.
     pub error: Option<String>,
 }
 
-/// Resolves once, when the container has ended, with its true exit status.
+/// Resolves once, when the container has ended, with its true exit status. Outlasts absences of the engine. On Docker
+/// it waits for the output of every attachment to be read or dropped.
 pub type ExitWatch = Pin<Box<dyn Future<Output = Result<ExitStatus>> + Send>>;
 
 /// How a container stands.
@@ -216,9 +221,9 @@ pub struct ExecSpec {
 
 /// A process inside.
 pub struct Exec {
-    /// To it; none unless asked for.
+    /// To it; none unless asked for. Shutting it down closes the process's stdin.
     pub stdin: Option<Pin<Box<dyn AsyncWrite + Send>>>,
-    /// From it.
+    /// From it. Dropping it closes the connection and leaves the process alone.
     pub output: OutputStream,
     /// Its exit code, once `output` has ended.
     pub exit: Pin<Box<dyn Future<Output = Result<i64>> + Send>>,

@@ -1,1 +1,0 @@
-//! Docker through bollard.

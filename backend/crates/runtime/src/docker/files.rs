@@ -1,0 +1,230 @@
+//! Files inside a container, through the engine's archive endpoints: they work in images without a shell, resolve
+//! symlinks within the container's root and see its mounts, whether or not it runs.
+//!
+//! Source: `GET` and `PUT /containers/{id}/archive` of the Docker Engine API reference.
+
+use std::io::Read;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::{Method, Response};
+use serde::Deserialize;
+use tar::{Archive, Builder, EntryType, Header};
+
+use super::client::{Call, Client, body, within};
+use super::lifecycle::is_not_found;
+use crate::error::{FileError, Result, RuntimeError};
+use crate::types::ContainerId;
+
+/// Where the engine tells what a path is.
+const STAT_HEADER: &str = "x-docker-container-path-stat";
+/// What an archive of one file may add to it: headers (long names are entries of their own) and padding.
+const ARCHIVE_OVERHEAD: u64 = 64 << 10;
+/// The block of an archive.
+const BLOCK: usize = 512;
+/// The mode of a new file.
+const NEW_FILE_MODE: u32 = 0o644;
+/// The type bits of a mode as Go has them, of which none is set for a regular file.
+const GO_MODE_TYPE: u32 = 0x8F28_0000;
+const GO_MODE_SYMLINK: u32 = 0x0800_0000;
+
+/// What a path is.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stat {
+    size: u64,
+    mode: u32,
+    /// Where a symlink leads in the end, within the container.
+    #[serde(default)]
+    link_target: String,
+}
+
+impl Stat {
+    const fn is_symlink(&self) -> bool {
+        self.mode & GO_MODE_SYMLINK != 0
+    }
+
+    const fn is_file(&self) -> bool {
+        self.mode & GO_MODE_TYPE == 0
+    }
+}
+
+/// Who a file belongs to, and what they may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ownership {
+    uid: u64,
+    gid: u64,
+    mode: u32,
+}
+
+/// The time limit of `call` is for all of it.
+pub(super) async fn read(client: &Client, id: &ContainerId, path: &str, limit: u64) -> Result<Bytes> {
+    within("read_file", client.limits().call, async {
+        let (_, stat, response) = open(client, id, "read_file", path).await?;
+        let too_large = || file_error(path, FileError::TooLarge { limit });
+        if stat.size > limit {
+            return Err(too_large());
+        }
+        // The file may have grown since the engine looked.
+        let most = usize::try_from(limit.saturating_add(ARCHIVE_OVERHEAD)).unwrap_or(usize::MAX);
+        let archive = body(response, most).await?;
+        let contents = unpack(&archive).map_err(|error| RuntimeError::Broken(error.to_string()))?;
+        if contents.len() as u64 > limit {
+            return Err(too_large());
+        }
+        Ok(contents.into())
+    })
+    .await
+}
+
+/// Not atomic: the engine removes the old file and writes a new one, so that a reader inside can meet none or a part of
+/// it. Either the engine got all of the contents, or it was not asked to write. An existing file keeps its mode and
+/// owner; a new one is the container's user's, with mode 644. A symlink stays, and what it leads to is written.
+pub(super) async fn write(client: &Client, id: &ContainerId, path: &str, contents: &Bytes) -> Result<()> {
+    within("write_file", client.limits().call, async {
+        let (target, ownership) = match open(client, id, "write_file", path).await {
+            Ok((target, _, response)) => (target, Some(ownership(response).await?)),
+            Err(RuntimeError::File {
+                error: FileError::NotFound,
+                ..
+            }) => (path.to_owned(), None),
+            Err(error) => return Err(error),
+        };
+        let target = Path::new(&target);
+        let (Some(directory), Some(name)) = (
+            target.parent().and_then(Path::to_str),
+            target.file_name().and_then(|name| name.to_str()),
+        ) else {
+            return Err(file_error(path, FileError::NotAFile));
+        };
+        let archive =
+            pack(name, contents, ownership).map_err(|error| RuntimeError::Broken(error.to_string()))?;
+        let mut call = client
+            .on("write_file", Method::PUT, &id.0, "/archive")
+            .query("path", directory)
+            // Or a directory that came to be there meanwhile would be replaced with all that is in it.
+            .query("noOverwriteDirNonDir", "1")
+            .tar(archive);
+        if ownership.is_none() {
+            call = call.query("copyUIDGID", "1");
+        }
+        client.done(&call).await.map_err(|error| missing(path, error))
+    })
+    .await
+}
+
+/// Begins to fetch a regular file, through a symlink if it is one. Gives the path behind it, too.
+async fn open(
+    client: &Client,
+    id: &ContainerId,
+    operation: &'static str,
+    path: &str,
+) -> Result<(String, Stat, Response<Incoming>)> {
+    if !path.starts_with('/') || path.ends_with('/') {
+        return Err(file_error(path, FileError::NotAFile));
+    }
+    let mut target = path.to_owned();
+    // The engine tells the end of a chain of symlinks. More than one step means that it changed under our eyes.
+    for _ in 0..3 {
+        let call: Call<'_> = client
+            .on(operation, Method::GET, &id.0, "/archive")
+            .query("path", &target);
+        let response = client.send(&call).await.map_err(|error| missing(path, error))?;
+        let stat = stat(&response).map_err(|message| call.refused(None, message))?;
+        if stat.is_file() {
+            return Ok((target, stat, response));
+        }
+        if !stat.is_symlink() {
+            break;
+        }
+        target = stat.link_target;
+    }
+    Err(file_error(path, FileError::NotAFile))
+}
+
+fn stat(response: &Response<Incoming>) -> Result<Stat, String> {
+    let header = response
+        .headers()
+        .get(STAT_HEADER)
+        .ok_or("the engine does not tell what the path is")?;
+    let json = STANDARD.decode(header).map_err(|error| error.to_string())?;
+    serde_json::from_slice(&json).map_err(|error| error.to_string())
+}
+
+/// Reads no further than the first header of the archive, whatever the file's length.
+async fn ownership(response: Response<Incoming>) -> Result<Ownership> {
+    let mut body = response.into_body();
+    let mut read = Vec::with_capacity(BLOCK);
+    while read.len() < BLOCK {
+        let broken = |words: String| RuntimeError::Broken(words);
+        let frame = body
+            .frame()
+            .await
+            .ok_or_else(|| broken("the archive is empty".to_owned()))?;
+        if let Ok(data) = frame.map_err(|error| broken(error.to_string()))?.into_data() {
+            read.extend_from_slice(&data[..data.len().min(BLOCK - read.len())]);
+        }
+    }
+    let header = Header::from_byte_slice(&read);
+    let fields = (|| Ok((header.uid()?, header.gid()?, header.mode()?)))();
+    let (uid, gid, mode) = fields.map_err(|error: std::io::Error| RuntimeError::Broken(error.to_string()))?;
+    Ok(Ownership {
+        uid,
+        gid,
+        mode: mode & 0o7777,
+    })
+}
+
+fn unpack(archive: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut archive = Archive::new(archive);
+    let mut entry = archive
+        .entries()?
+        .next()
+        .ok_or_else(|| std::io::Error::other("the archive is empty"))??;
+    if entry.header().entry_type() != EntryType::Regular {
+        return Err(std::io::Error::other(
+            "the archive holds something else than a file",
+        ));
+    }
+    let mut contents = Vec::new();
+    entry.read_to_end(&mut contents)?;
+    Ok(contents)
+}
+
+fn pack(name: &str, contents: &[u8], ownership: Option<Ownership>) -> std::io::Result<Vec<u8>> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a file's time of change is the machine's, whatever clock the rest goes by"
+    )]
+    let now = SystemTime::now();
+    let mut header = Header::new_gnu();
+    header.set_entry_type(EntryType::Regular);
+    header.set_size(contents.len() as u64);
+    header.set_mtime(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
+    header.set_mode(ownership.map_or(NEW_FILE_MODE, |ownership| ownership.mode));
+    header.set_uid(ownership.map_or(0, |ownership| ownership.uid));
+    header.set_gid(ownership.map_or(0, |ownership| ownership.gid));
+    let mut builder = Builder::new(Vec::with_capacity(contents.len() + 4 * BLOCK));
+    builder.append_data(&mut header, name, contents)?;
+    builder.into_inner()
+}
+
+fn file_error(path: &str, error: FileError) -> RuntimeError {
+    RuntimeError::File {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// A 404 that is not about the container is about the path.
+fn missing(path: &str, error: RuntimeError) -> RuntimeError {
+    if is_not_found(&error) {
+        return file_error(path, FileError::NotFound);
+    }
+    error
+}

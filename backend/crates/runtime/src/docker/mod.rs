@@ -1,0 +1,173 @@
+//! Docker, or what speaks its API (Podman).
+//!
+//! The client is our own, on hyper. One of the Docker crates (bollard 0.21.1) was read and put aside: it logs request
+//! and answer bodies, and so the secrets in a container's environment, at debug level; it drops the API version from
+//! the path of its requests; its upgraded connections cannot be told to close while the writing half lives, which is
+//! what a stalled engine waits for; and its output decoder gathers whole frames, at less than half the speed.
+//!
+//! What engines do that callers must know (measured on Docker Engine 20.10, cgroup v1):
+//! - An attachment whose output is not read makes `inspect`, `kill`, `stop`, `remove` *and the exit watch* of that
+//!   container hang until the output is read or dropped. So drop it before the container is to be ended.
+//! - A container whose stdin is to outlive an attachment (`StdinOnce: false`) keeps its stdin open for good: closing
+//!   the write side of an attachment ends that attachment's output and leaves the container's stdin as it was.
+//!   Shutting down the `stdin` of an [`Attachment`] is therefore refused with [`std::io::ErrorKind::Unsupported`] and
+//!   changes nothing. An exec's stdin can be closed.
+//! - The OOM flag of an ended container says that the kernel killed *some* process of it for memory, at any time of its
+//!   life, whatever it died of later: by the agent itself (code 137), by a child that the agent outlived (the agent's
+//!   own code), or before we killed it (code 137 too, so the caller must know its own kills).
+
+mod attach;
+mod client;
+mod create;
+mod exec;
+mod files;
+mod lifecycle;
+mod logs;
+mod stdcopy;
+mod transport;
+mod version;
+mod wait;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use hyper::Method;
+use serde_json::json;
+
+use self::client::Client;
+use self::transport::Endpoint;
+use crate::ContainerRuntime;
+use crate::error::Result;
+use crate::types::{
+    Attachment, CALL_TIMEOUT, ContainerId, ContainerSpec, ContainerState, ContainerSummary, EngineInfo, Exec,
+    ExecSpec, ExitWatch, Labels, LogsFrom, OutputStream,
+};
+
+/// How long to wait for an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The time of one call, [`CALL_TIMEOUT`] by default.
+    pub call: Duration,
+    /// How often an exit watch looks for itself, in case its connection died unnoticed. Once in 15 s by default.
+    pub exit_poll: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            call: CALL_TIMEOUT,
+            exit_poll: Duration::from_secs(15),
+        }
+    }
+}
+
+/// A Docker engine. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct DockerRuntime {
+    client: Client,
+}
+
+impl DockerRuntime {
+    /// An engine by its `DOCKER_HOST` value (`unix://`, `tcp://` or `http://`), or the one on the default socket.
+    ///
+    /// Nothing is sent: the engine need not be there yet, and may go and come back. Calls answer
+    /// [`RuntimeError::Unavailable`](crate::RuntimeError::Unavailable) meanwhile. The API version is agreed on with the
+    /// first call, and anew after the engine was away.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Refused`](crate::RuntimeError::Refused) for an address that cannot be one.
+    pub fn connect(host: Option<&str>) -> Result<Self> {
+        Self::connect_with(host, Limits::default())
+    }
+
+    /// The same with other time limits.
+    pub fn connect_with(host: Option<&str>, limits: Limits) -> Result<Self> {
+        Ok(Self {
+            client: Client::new(Endpoint::parse(host)?, limits),
+        })
+    }
+
+    /// Returns when no connection is left: every call answered or given up, every attachment, log and exit watch
+    /// finished or dropped. For an orderly shutdown, and for tests.
+    pub async fn drained(&self) {
+        let drivers = self.client.drivers();
+        drivers.close();
+        drivers.wait().await;
+        drivers.reopen();
+    }
+}
+
+#[async_trait]
+impl ContainerRuntime for DockerRuntime {
+    async fn ping(&self) -> Result<EngineInfo> {
+        let version = self.client.negotiate().await?;
+        Ok(EngineInfo {
+            version: version.engine,
+            api_version: version.api.to_string(),
+        })
+    }
+
+    async fn ensure_volume(&self, name: &str, labels: &Labels) -> Result<()> {
+        // The engine answers with the volume that is there, if one is.
+        let call = self
+            .client
+            .call("ensure_volume", Method::POST, "/volumes/create")
+            .json(&json!({ "Name": name, "Labels": labels }));
+        self.client.done(&call).await
+    }
+
+    async fn create(&self, spec: &ContainerSpec) -> Result<ContainerId> {
+        create::create(&self.client, spec).await
+    }
+
+    async fn attach(&self, id: &ContainerId) -> Result<Attachment> {
+        attach::attach(&self.client, id).await
+    }
+
+    async fn wait(&self, id: &ContainerId) -> Result<ExitWatch> {
+        wait::watch(&self.client, id).await
+    }
+
+    async fn start(&self, id: &ContainerId) -> Result<()> {
+        lifecycle::start(&self.client, id).await
+    }
+
+    async fn inspect(&self, id: &ContainerId) -> Result<ContainerState> {
+        lifecycle::inspect(&self.client, id)
+            .await
+            .map(|inspected| inspected.state)
+    }
+
+    async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<Exec> {
+        exec::exec(&self.client, id, spec).await
+    }
+
+    async fn read_file(&self, id: &ContainerId, path: &str, limit: u64) -> Result<Bytes> {
+        files::read(&self.client, id, path, limit).await
+    }
+
+    async fn write_file(&self, id: &ContainerId, path: &str, contents: Bytes) -> Result<()> {
+        files::write(&self.client, id, path, &contents).await
+    }
+
+    async fn logs_from(&self, id: &ContainerId, from: LogsFrom) -> Result<OutputStream> {
+        logs::logs_from(&self.client, id, from).await
+    }
+
+    async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
+        lifecycle::stop(&self.client, id, grace).await
+    }
+
+    async fn kill(&self, id: &ContainerId) -> Result<()> {
+        lifecycle::kill(&self.client, id).await
+    }
+
+    async fn remove(&self, id: &ContainerId) -> Result<()> {
+        lifecycle::remove(&self.client, id).await
+    }
+
+    async fn list(&self, owner: &str) -> Result<Vec<ContainerSummary>> {
+        lifecycle::list(&self.client, owner).await
+    }
+}
