@@ -1,0 +1,130 @@
+//! `kandev serve`: from nothing to ready, and back in order.
+//!
+//! ```text
+//! bind ─► database ─► schema ─► engine ─► serve ─┬─► drain ≤ 10 s ─► work ends ─► database ends
+//!                                    first signal ┘    (a second signal cuts the waiting short)
+//! ```
+
+use std::future::IntoFuture as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use axum::serve::ListenerExt as _;
+use kandev_runtime::docker::DockerRuntime;
+use sqlx::PgPool;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Config;
+use crate::database::{self, Database};
+use crate::metrics::Metrics;
+use crate::state::AppState;
+use crate::{router, secret_key};
+
+/// What open requests get to end by themselves.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// The two stages of stopping.
+#[derive(Debug, Clone, Default)]
+struct Stopping {
+    /// No new work.
+    gently: CancellationToken,
+    /// No more waiting.
+    firmly: CancellationToken,
+}
+
+/// Runs the service until SIGTERM or SIGINT.
+pub async fn serve(config: Config) -> Result<()> {
+    let tasks = TaskTracker::new();
+    let stopping = Stopping::default();
+    tasks.spawn(listen_for_signals(stopping.clone())?);
+    tasks.close();
+
+    let address = config.listen.as_str().to_owned();
+    let listener = TcpListener::bind(&address)
+        .await
+        .with_context(|| format!("cannot listen on {address}"))?;
+    let _key = secret_key::load_or_create(&config)?;
+    let database = Database::open(&config).await?;
+    let served = serve_with(config, listener, database.pool(), &stopping).await;
+    database.close().await;
+    // Ends the signal listener if we stop for another reason.
+    stopping.gently.cancel();
+    stopping.firmly.cancel();
+    tasks.wait().await;
+    tracing::info!("kandev has stopped");
+    served
+}
+
+/// Everything that needs the database, which the caller closes afterwards whatever comes of it.
+async fn serve_with(config: Config, listener: TcpListener, pool: &PgPool, stopping: &Stopping) -> Result<()> {
+    database::migrate(pool).await?;
+    let runtime =
+        DockerRuntime::connect(config.docker_host.as_deref()).context("the container engine's address")?;
+    let state = AppState {
+        config: Arc::new(config),
+        pool: pool.clone(),
+        runtime: Arc::new(runtime),
+        metrics: Arc::new(metrics(pool)),
+        stopping: stopping.gently.clone(),
+    };
+    let address = listener.local_addr()?;
+    let listener = listener.tap_io(|stream| {
+        // Without it, small events wait for the acknowledgement of those before them.
+        let _ = stream.set_nodelay(true);
+    });
+    let server = axum::serve(listener, router(state))
+        .with_graceful_shutdown(stopping.gently.clone().cancelled_owned());
+    if !stopping.gently.is_cancelled() {
+        tracing::info!("kandev is ready at http://{address}");
+    }
+    tokio::select! {
+        ended = server.into_future() => ended.context("serving ended")?,
+        () = drain_limit(stopping) => tracing::warn!("connections that did not end are cut"),
+    }
+    Ok(())
+}
+
+async fn drain_limit(stopping: &Stopping) {
+    stopping.gently.cancelled().await;
+    tokio::select! {
+        () = tokio::time::sleep(DRAIN_LIMIT) => {}
+        () = stopping.firmly.cancelled() => {}
+    }
+}
+
+fn listen_for_signals(stopping: Stopping) -> Result<impl Future<Output = ()> + Send> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        for stage in [&stopping.gently, &stopping.firmly] {
+            tokio::select! {
+                _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+                _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+                () = stage.cancelled() => {}
+            }
+            stage.cancel();
+        }
+    })
+}
+
+fn metrics(pool: &PgPool) -> Metrics {
+    let metrics = Metrics::default();
+    let pool = pool.clone();
+    metrics.observe(
+        "kandev_db_connections",
+        "Connections of the pool, by state.",
+        "gauge",
+        move || {
+            let idle = pool.num_idle();
+            let used = (pool.size() as usize).saturating_sub(idle);
+            [("idle", idle), ("used", used)]
+                .map(|(state, n)| (vec![("state", state.to_owned())], n as f64))
+                .to_vec()
+        },
+    );
+    metrics
+}
