@@ -1,0 +1,282 @@
+//! `session/update`: what one means for the session, beside being stored as it is.
+//!
+//! Most updates are pieces of the agent's message. Those are read in one pass that borrows; everything else, and
+//! whatever that pass cannot take (repeated keys, odd types), is read field by field. Source: ACP v1, "Prompt Turn".
+
+mod fast;
+mod kandev;
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use crate::dialect::Dialect;
+use crate::json::{self, Fields, elements};
+
+pub use kandev::KandevState;
+
+/// An update, read. Borrows from its parameters.
+#[derive(Debug)]
+pub struct Update<'a> {
+    /// The session that it names.
+    pub session_id: Option<Cow<'a, str>>,
+    /// `sessionUpdate`, or what a kandev type was mapped to. Empty if it has neither.
+    pub kind: Cow<'a, str>,
+    /// Parameters in the form of ACP, if the agent's were of another that has one there. The agent's own are kept in
+    /// `update._meta["kandev.original"]`.
+    pub mapped: Option<Box<RawValue>>,
+    /// What it changes.
+    pub effect: Effect<'a>,
+    /// The agent's own figure, 0 to 100. Only the kandev dialect has one.
+    pub progress: Option<u8>,
+}
+
+/// What an update changes.
+#[derive(Debug)]
+pub enum Effect<'a> {
+    /// Nothing that kandev keeps.
+    None,
+    /// More text of the agent's message, white space included.
+    AgentText(Cow<'a, str>),
+    /// A new plan.
+    Plan {
+        /// `entries`, unchanged.
+        entries: &'a RawValue,
+        /// How many are `completed`.
+        completed: usize,
+        /// How many there are.
+        total: usize,
+    },
+    /// `usage_update`: the whole `update`, unchanged.
+    Usage(&'a RawValue),
+    /// The session's mode is this now.
+    Mode(Cow<'a, str>),
+    /// `configOptions`, unchanged.
+    ConfigOptions(&'a RawValue),
+    /// `availableCommands`, unchanged.
+    Commands(&'a RawValue),
+    /// The session's title; none when it was cleared.
+    Title(Option<Cow<'a, str>>),
+    /// The turn has ended, in the kandev dialect.
+    TurnEnd(TurnEnd),
+}
+
+/// How a turn of the kandev dialect ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnEnd {
+    /// Whether it did what it should.
+    pub success: bool,
+    /// The agent's own, else `end_turn` or `error`.
+    pub stop_reason: String,
+    /// What was done, in the agent's words.
+    pub summary: Option<String>,
+    /// What went wrong, in the agent's words.
+    pub error: Option<TurnError>,
+}
+
+/// What went wrong in a turn of the kandev dialect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnError {
+    /// In short.
+    pub message: String,
+    /// The particulars: text, or JSON as text.
+    pub details: Option<String>,
+}
+
+/// Reads the parameters of a `session/update`. `state` is the instance's own and sees its updates in order.
+///
+/// In the kandev dialect `content` becomes an `agent_message_chunk` and `toolCall` a `tool_call` or a
+/// `tool_call_update`. `complete` and `error` are the turn's end, and other types are kept as they are. An update of
+/// ACP's form is read as such in both.
+pub fn read_update<'a>(dialect: Dialect, state: &mut KandevState, params: &'a RawValue) -> Update<'a> {
+    if let Some(update) = fast::read(params) {
+        return update;
+    }
+    let fields = Fields::of(params);
+    let session_id = fields.get("sessionId").and_then(json::text_or_number);
+    if let Some(update) = fields.get("update") {
+        return acp(session_id, update);
+    }
+    let kind = fields.text("type").unwrap_or_default();
+    if dialect == Dialect::Kandev {
+        return kandev::read(state, session_id, kind, &fields, params);
+    }
+    Update {
+        session_id,
+        kind,
+        mapped: None,
+        effect: Effect::None,
+        progress: None,
+    }
+}
+
+fn acp<'a>(session_id: Option<Cow<'a, str>>, update: &'a RawValue) -> Update<'a> {
+    let fields = Fields::of(update);
+    let kind = fields.text("sessionUpdate").unwrap_or_default();
+    let effect = match &*kind {
+        "agent_message_chunk" => text_block(&fields.object("content")).map(Effect::AgentText),
+        "plan" => fields.get("entries").map(plan),
+        "usage_update" => Some(Effect::Usage(update)),
+        "current_mode_update" => fields.text("currentModeId").map(Effect::Mode),
+        "config_option_update" => fields.get("configOptions").map(Effect::ConfigOptions),
+        "available_commands_update" => fields.get("availableCommands").map(Effect::Commands),
+        "session_info_update" => match fields.get_even_null("title") {
+            Some(title) if json::is_null(title) => Some(Effect::Title(None)),
+            title => title.and_then(json::text).map(|t| Effect::Title(Some(t))),
+        },
+        _ => None,
+    };
+    Update {
+        session_id,
+        kind,
+        mapped: None,
+        effect: effect.unwrap_or(Effect::None),
+        progress: None,
+    }
+}
+
+fn text_block<'a>(content: &Fields<'a>) -> Option<Cow<'a, str>> {
+    let is_text = content.text("type").is_none_or(|kind| kind == "text");
+    content.text("text").filter(|_| is_text)
+}
+
+fn plan(entries: &RawValue) -> Effect<'_> {
+    let all = elements(entries);
+    let done = |entry: &&&RawValue| Fields::of(entry).text("status").is_some_and(|s| s == "completed");
+    Effect::Plan {
+        entries,
+        completed: all.iter().filter(done).count(),
+        total: all.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(json: &str) -> &RawValue {
+        serde_json::from_str(json).unwrap()
+    }
+
+    fn read(json: &str) -> Update<'_> {
+        read_update(Dialect::Acp, &mut KandevState::default(), raw(json))
+    }
+
+    fn text_of(json: &str) -> Option<String> {
+        match read(json).effect {
+            Effect::AgentText(text) => Some(text.into_owned()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn text_is_read_whole_and_borrowed() {
+        let json = r#"{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":" \n "}}}"#;
+        assert_eq!(text_of(json).as_deref(), Some(" \n "));
+        let plain = json.replace(r" \n ", "plain");
+        let update = read(&plain);
+        assert_eq!(update.session_id.as_deref(), Some("s"));
+        assert!(matches!(update.effect, Effect::AgentText(Cow::Borrowed("plain"))));
+        assert!(update.mapped.is_none());
+    }
+
+    #[test]
+    fn odd_chunks_are_read_as_far_as_they_go() {
+        let chunk = |content: &str| {
+            text_of(&format!(
+                r#"{{"update":{{"content":{content},"sessionUpdate":"agent_message_chunk"}},"sessionId":5}}"#
+            ))
+        };
+        assert_eq!(
+            chunk(r#"{"type":"text","text":"a\u0000\ud800b"}"#).as_deref(),
+            Some("a\0\u{FFFD}b")
+        );
+        assert_eq!(
+            chunk(r#"{"text":"first","type":"text","text":"last"}"#).as_deref(),
+            Some("last")
+        );
+        assert_eq!(chunk(r#"{"text":"no type"}"#).as_deref(), Some("no type"));
+        assert_eq!(chunk(r#"{"type":"image","data":"AA==","text":"alt"}"#), None);
+        assert_eq!(chunk(r#"{"type":"text","text":5}"#), None);
+        for odd in [
+            "null",
+            "5",
+            r#""text""#,
+            "[]",
+            r#"[{"type":"text","text":"x"}]"#,
+            "{}",
+        ] {
+            assert_eq!(chunk(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn thoughts_and_tool_calls_are_no_text_of_the_message() {
+        for kind in [
+            "agent_thought_chunk",
+            "user_message_chunk",
+            "tool_call",
+            "hologram",
+        ] {
+            let json = format!(
+                r#"{{"sessionId":"s","update":{{"sessionUpdate":"{kind}","content":{{"type":"text","text":"x"}}}}}}"#
+            );
+            let update = read(&json);
+            assert_eq!(update.kind, kind);
+            assert!(matches!(update.effect, Effect::None), "{kind}");
+        }
+    }
+
+    #[test]
+    fn state_changes_are_read() {
+        let effect = |update: &'static str| {
+            let json: &'static str =
+                Box::leak(format!(r#"{{"sessionId":"s","update":{update}}}"#).into_boxed_str());
+            read(json).effect
+        };
+        let plan = effect(
+            r#"{"sessionUpdate":"plan","entries":[{"status":"completed"},{"status":"pending"},7,{"status":"\u0063ompleted"}]}"#,
+        );
+        assert!(matches!(
+            plan,
+            Effect::Plan {
+                completed: 2,
+                total: 4,
+                ..
+            }
+        ));
+        let usage = effect(r#"{"sessionUpdate":"usage_update","used":1,"size":2}"#);
+        assert!(matches!(usage, Effect::Usage(raw) if raw.get().contains("\"used\":1")));
+        let mode = effect(r#"{"sessionUpdate":"current_mode_update","currentModeId":"plan"}"#);
+        assert!(matches!(mode, Effect::Mode(m) if m == "plan"));
+        let options = effect(r#"{"sessionUpdate":"config_option_update","configOptions":[1]}"#);
+        assert!(matches!(options, Effect::ConfigOptions(raw) if raw.get() == "[1]"));
+        let commands = effect(r#"{"sessionUpdate":"available_commands_update","availableCommands":[]}"#);
+        assert!(matches!(commands, Effect::Commands(raw) if raw.get() == "[]"));
+        let title = effect(r#"{"sessionUpdate":"session_info_update","title":"T"}"#);
+        assert!(matches!(title, Effect::Title(Some(t)) if t == "T"));
+        let cleared = effect(r#"{"sessionUpdate":"session_info_update","title":null}"#);
+        assert!(matches!(cleared, Effect::Title(None)));
+        let untouched = effect(r#"{"sessionUpdate":"session_info_update","updatedAt":"x"}"#);
+        assert!(matches!(untouched, Effect::None));
+    }
+
+    #[test]
+    fn no_parameters_are_too_odd() {
+        for json in [
+            "null",
+            "[]",
+            "7",
+            "{}",
+            r#"{"update":null}"#,
+            r#"{"update":[]}"#,
+            r#"{"update":{}}"#,
+        ] {
+            let update = read(json);
+            assert_eq!(update.kind, "");
+            assert!(matches!(update.effect, Effect::None));
+        }
+        let unmapped = read(r#"{"type":"content","data":{"text":"x"}}"#);
+        assert_eq!((&*unmapped.kind, unmapped.mapped.is_none()), ("content", true));
+    }
+}

@@ -1,0 +1,9 @@
+//! The crate as its caller uses it: chunks of bytes in, typed values and frames out.
+
+// The attributes tell clippy that the helpers in there are tests too.
+#[cfg(test)]
+mod conversation;
+#[cfg(test)]
+mod framing;
+#[cfg(test)]
+mod transcripts;
