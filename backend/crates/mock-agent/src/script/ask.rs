@@ -1,6 +1,5 @@
 //! Directives that ask the client.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -8,7 +7,7 @@ use serde_json::{Value, json};
 use super::talk::json_arg;
 use crate::args::{number, required, word};
 use crate::frame;
-use crate::sync::{Answer, NULL_ID};
+use crate::sync::NULL_ID;
 use crate::turn::{Halt, Run, message_chunk};
 
 /// How long the outcomes of open requests are waited for after a cancel.
@@ -82,13 +81,15 @@ impl Ask {
                     object.entry("sessionId").or_insert(session);
                 }
                 let id = send(run, &method, &params);
-                let said = match wait(run, &id) {
+                let answer = run.turn.signal.wait_answer(&id, None, Duration::ZERO);
+                run.turn.signal.check()?;
+                let said = match answer {
                     Some(Ok(result)) => format!("result {result}"),
                     Some(Err(e)) => format!("error {} {}", e.code, e.message),
                     None => "unanswered".to_owned(),
                 };
                 run.report("request", &said);
-                run.turn.signal.check()
+                Ok(())
             }
             Self::Notify { method, params } => {
                 run.agent().out().line(&frame::notification(&method, &params));
@@ -134,10 +135,6 @@ fn send(run: &mut Run<'_>, method: &str, params: &Value) -> String {
     run.agent().request(id, method, params, &run.turn.signal)
 }
 
-fn wait(run: &Run<'_>, id: &str) -> Option<Answer> {
-    run.turn.signal.wait_answer(id, None, CANCEL_GRACE)
-}
-
 fn options(kinds: &[String]) -> Vec<Value> {
     let option = |(n, kind): (usize, &String)| {
         let before = kinds[..n].iter().filter(|other| *other == kind).count();
@@ -180,7 +177,7 @@ fn ask_permission(
     }
     let mut cancelled = false;
     for (id, call) in asked {
-        let (said, status) = match wait(run, &id) {
+        let (said, status) = match run.turn.signal.wait_answer(&id, None, CANCEL_GRACE) {
             Some(Ok(result)) => {
                 let outcome = &result["outcome"];
                 match (outcome["outcome"].as_str(), outcome["optionId"].as_str()) {
@@ -222,7 +219,8 @@ fn batch(run: &mut Run<'_>) {
     let update = run.agent().update_line(session, &message_chunk("batched"));
     let request = frame::request("\"batch\"", "mock/batched", &json!({"sessionId": session}));
     run.agent().out().line(&format!("[{update},{request}]"));
-    let answer = Arc::clone(&run.turn.signal).wait_answer(NULL_ID, Some(BATCH_WAIT), CANCEL_GRACE);
+    let signal = &run.turn.signal;
+    let answer = signal.wait_answer(NULL_ID, Some(BATCH_WAIT), Duration::ZERO);
     let said = match answer {
         Some(Err(e)) => format!("error {}", e.code),
         Some(Ok(result)) => format!("result {result}"),
