@@ -88,6 +88,7 @@ CREATE TABLE turns (
     error_message text,
     error_details text,
     cancel_reason text,
+    updates       bigint,
     -- Positions in the journal between which the turn's events lie.
     first_seq     bigint,
     last_seq      bigint,

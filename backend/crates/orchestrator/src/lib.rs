@@ -1,1 +1,45 @@
-//! Under construction.
+//! Where ACP and the container engine meet: launches, the task that owns each instance, the journal, the reconciler.
+//!
+//! Start reading at [`Orchestrator::launch`], which ends in [`instance`]; what an instance decides goes through its
+//! outbox into the [`journal`] before anything else sees it.
+
+pub mod catalogue;
+pub mod instance;
+pub mod journal;
+pub mod launch;
+mod orchestrator;
+mod outbox;
+pub mod reconcile;
+pub mod secrets;
+pub mod settings;
+mod slots;
+mod tail;
+pub mod workspace;
+
+use std::sync::Arc;
+
+use kandev_domain::Clock;
+use kandev_runtime::ContainerRuntime;
+use kandev_store::PgPool;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use catalogue::Catalogue;
+pub use instance::{Accepted, Cancelled, Failure, PromptRefused, View};
+pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources};
+pub use orchestrator::{CommandError, Launched, Orchestrator, Parts};
+pub use secrets::Sealer;
+pub use settings::Settings;
+
+/// What every instance's task shares.
+pub(crate) struct Shared {
+    pub pool: PgPool,
+    pub runtime: Arc<dyn ContainerRuntime>,
+    pub journal: journal::Journal,
+    pub clock: Arc<dyn Clock>,
+    pub settings: Settings,
+    pub slots: slots::Slots,
+    pub tracker: TaskTracker,
+    /// Every instance is to end, since the server does.
+    pub stop_agents: CancellationToken,
+}

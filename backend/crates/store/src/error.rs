@@ -57,7 +57,12 @@ impl StoreError {
         row: impl Display,
         problem: impl Display,
     ) -> Self {
-        Self::BadRow { table, column, row: row.to_string(), problem: problem.to_string() }
+        Self::BadRow {
+            table,
+            column,
+            row: row.to_string(),
+            problem: problem.to_string(),
+        }
     }
 }
 
@@ -77,6 +82,10 @@ impl From<sqlx::Error> for StoreError {
                 .is_some_and(|c| ["57P", "08", "53", "40"].iter().any(|class| c.starts_with(class))),
             _ => false,
         };
-        if unavailable { Self::Unavailable(error) } else { Self::Database(error) }
+        if unavailable {
+            Self::Unavailable(error)
+        } else {
+            Self::Database(error)
+        }
     }
 }

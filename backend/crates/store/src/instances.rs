@@ -115,7 +115,8 @@ where
     T::Err: std::fmt::Display,
 {
     let text: String = row.try_get(column)?;
-    text.parse().map_err(|e| StoreError::bad_row(TABLE, column, id, e))
+    text.parse()
+        .map_err(|e| StoreError::bad_row(TABLE, column, id, e))
 }
 
 impl TryFrom<&PgRow> for Instance {
@@ -148,7 +149,10 @@ impl TryFrom<&PgRow> for Instance {
             exit_code: row.try_get("exit_code")?,
             oom_killed: row.try_get("oom_killed")?,
             error_code: error_code
-                .map(|c| c.parse().map_err(|e| StoreError::bad_row(TABLE, "error_code", &key, e)))
+                .map(|c| {
+                    c.parse()
+                        .map_err(|e| StoreError::bad_row(TABLE, "error_code", &key, e))
+                })
                 .transpose()?,
             error_message: row.try_get("error_message")?,
             error_details: row.try_get("error_details")?,
@@ -161,7 +165,8 @@ impl TryFrom<&PgRow> for Instance {
     }
 }
 
-const SELECT: &str = "SELECT i.*, s.session_id FROM agent_instances i LEFT JOIN sessions s ON s.key = i.session_key";
+const SELECT: &str =
+    "SELECT i.*, s.session_id FROM agent_instances i LEFT JOIN sessions s ON s.key = i.session_key";
 
 /// Stores a new instance, `starting`. [`StoreError::TaskBusy`] if its task has one that has not ended.
 pub async fn insert(connection: &mut PgConnection, new: &NewInstance) -> Result<()> {
@@ -189,7 +194,9 @@ pub async fn insert(connection: &mut PgConnection, new: &NewInstance) -> Result<
     match inserted {
         Ok(_) => Ok(()),
         Err(sqlx::Error::Database(e)) if e.constraint() == Some("one_active_instance_per_task") => {
-            Err(StoreError::TaskBusy { task_id: new.task_id.to_string() })
+            Err(StoreError::TaskBusy {
+                task_id: new.task_id.to_string(),
+            })
         }
         Err(e) => Err(e.into()),
     }
@@ -209,7 +216,10 @@ pub async fn active(pool: &PgPool, owner: &str) -> Result<Vec<Instance>> {
     let sql = format!(
         "{SELECT} WHERE i.owner = $1 AND i.status IN ('starting', 'running') ORDER BY i.created_at, i.id"
     );
-    let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(owner).fetch_all(pool).await?;
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(owner)
+        .fetch_all(pool)
+        .await?;
     rows.iter().map(Instance::try_from).collect()
 }
 
@@ -255,7 +265,10 @@ pub async fn list(
         .fetch_all(pool)
         .await?;
     let items = rows.iter().map(Instance::try_from).collect::<Result<Vec<_>>>()?;
-    Ok(Page::cut(items, limit, total, |i| Cursor { created_at: i.created_at, key: i.id.to_string() }))
+    Ok(Page::cut(items, limit, total, |i| Cursor {
+        created_at: i.created_at,
+        key: i.id.to_string(),
+    }))
 }
 
 /// What changes of an instance; `None` leaves a field as it is.
@@ -296,7 +309,10 @@ pub struct InstancePatch {
 impl InstancePatch {
     /// A patch of this instance.
     pub fn of(id: InstanceId) -> Self {
-        Self { id: Some(id), ..Self::default() }
+        Self {
+            id: Some(id),
+            ..Self::default()
+        }
     }
 
     /// Writes it. An instance that has ended is not changed any more, and that is an error.
@@ -334,6 +350,9 @@ impl InstancePatch {
         if done.rows_affected() == 1 {
             return Ok(());
         }
-        Err(StoreError::NoSuchRow { table: TABLE, row: self.id.map(|id| id.to_string()).unwrap_or_default() })
+        Err(StoreError::NoSuchRow {
+            table: TABLE,
+            row: self.id.map(|id| id.to_string()).unwrap_or_default(),
+        })
     }
 }

@@ -74,9 +74,23 @@ impl Batch {
                 logs[stream as usize] += 1;
             }
         }
-        let body = if records.is_empty() { Vec::new() } else { pack(records) };
+        let body = if records.is_empty() {
+            Vec::new()
+        } else {
+            pack(records)
+        };
         let last_seq = first_seq + records.len() as i64 - 1;
-        Self { instance_id, first_seq, last_seq, kinds, logs, lines, body, changes, durable }
+        Self {
+            instance_id,
+            first_seq,
+            last_seq,
+            kinds,
+            logs,
+            lines,
+            body,
+            changes,
+            durable,
+        }
     }
 
     /// The instance.
@@ -105,7 +119,10 @@ pub struct JournalWriter {
 impl JournalWriter {
     /// A writer that connects when it first writes.
     pub fn new(pool: &PgPool) -> Self {
-        Self { options: (*pool.connect_options()).clone(), connection: None }
+        Self {
+            options: (*pool.connect_options()).clone(),
+            connection: None,
+        }
     }
 
     /// Stores all or nothing. After a transient error the connection is made anew at the next call.
@@ -121,10 +138,35 @@ impl JournalWriter {
         }
         written
     }
+
+    /// True if these batches are in the database already: after a commit whose answer was lost. They were written in
+    /// one transaction, so the first one with events tells for all.
+    pub async fn has_written(&mut self, batches: &[Batch]) -> Result<bool> {
+        let Some(batch) = batches.iter().find(|b| !b.body.is_empty()) else {
+            return Ok(false);
+        };
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => connect(&self.options).await?,
+        };
+        let found = sqlx::query_scalar::<_, bool>(
+            "SELECT EXISTS (SELECT 1 FROM journal WHERE instance_id = $1 AND first_seq = $2 AND body = $3)",
+        )
+        .bind(batch.instance_id.0)
+        .bind(batch.first_seq)
+        .bind(batch.body.as_slice())
+        .fetch_one(&mut connection)
+        .await?;
+        self.connection = Some(connection);
+        Ok(found)
+    }
 }
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
-    let options = options.clone().application_name("kandev-journal").options([("synchronous_commit", "off")]);
+    let options = options
+        .clone()
+        .application_name("kandev-journal")
+        .options([("synchronous_commit", "off")]);
     Ok(PgConnection::connect_with(&options).await?)
 }
 
@@ -135,7 +177,9 @@ async fn write_on(connection: &mut PgConnection, batches: &[Batch], now: DateTim
     }
     let mut tx = connection.begin().await?;
     if durable {
-        sqlx::query("SET LOCAL synchronous_commit = on").execute(&mut *tx).await?;
+        sqlx::query("SET LOCAL synchronous_commit = on")
+            .execute(&mut *tx)
+            .await?;
     }
     insert_rows(&mut tx, batches, now).await?;
     for batch in batches {
@@ -156,7 +200,8 @@ async fn insert_rows(connection: &mut PgConnection, batches: &[Batch], now: Date
     let first: Vec<_> = rows.iter().map(|b| b.first_seq).collect();
     let last: Vec<_> = rows.iter().map(|b| b.last_seq).collect();
     let kinds: Vec<_> = rows.iter().map(|b| b.kinds).collect();
-    let log_counts = |stream: LogStream| -> Vec<i32> { rows.iter().map(|b| b.logs[stream as usize]).collect() };
+    let log_counts =
+        |stream: LogStream| -> Vec<i32> { rows.iter().map(|b| b.logs[stream as usize]).collect() };
     let stdout: Vec<_> = rows.iter().map(|b| b.lines.stdout as i64).collect();
     let stderr: Vec<_> = rows.iter().map(|b| b.lines.stderr as i64).collect();
     let bodies: Vec<&[u8]> = rows.iter().map(|b| b.body.as_slice()).collect();
@@ -252,12 +297,17 @@ const ROWS_AT_ONCE: i64 = 16;
 /// Reads one page of events.
 pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result<EventPage> {
     let mask = query.kinds.iter().fold(0, |mask, kind| mask | kind.bit());
-    let mut page = EventPage { events: Vec::new(), next_after: None };
+    let mut page = EventPage {
+        events: Vec::new(),
+        next_after: None,
+    };
     let mut bytes = 0;
     let mut after = query.after;
     loop {
         let rows = rows_after(pool, id, after, if mask == 0 { i32::MAX } else { mask }).await?;
-        let Some(end) = rows.last().map(|r| r.last_seq) else { return Ok(page) };
+        let Some(end) = rows.last().map(|r| r.last_seq) else {
+            return Ok(page);
+        };
         for row in rows {
             for (seq, record) in row.records(id)? {
                 if seq <= query.after || (mask != 0 && mask & record.kind.bit() == 0) {
@@ -271,7 +321,8 @@ pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result
                     return Ok(page);
                 }
                 bytes += record.line.len() + 200;
-                page.events.push(record.into_event(id, seq).map_err(|e| damaged(id, seq, &e))?);
+                page.events
+                    .push(record.into_event(id, seq).map_err(|e| damaged(id, seq, &e))?);
             }
         }
         after = end;
@@ -292,9 +343,18 @@ impl JournalRow {
     fn records(&self, id: InstanceId) -> Result<Vec<(i64, Record)>> {
         let records = unpack(&self.body).map_err(|e| damaged(id, self.first_seq, &e))?;
         if records.len() as i64 != self.last_seq - self.first_seq + 1 {
-            return Err(StoreError::bad_row("journal", "last_seq", format_args!("{id}/{}", self.first_seq), "it does not match the body"));
+            return Err(StoreError::bad_row(
+                "journal",
+                "last_seq",
+                format_args!("{id}/{}", self.first_seq),
+                "it does not match the body",
+            ));
         }
-        Ok(records.into_iter().zip(self.first_seq..).map(|(record, seq)| (seq, record)).collect())
+        Ok(records
+            .into_iter()
+            .zip(self.first_seq..)
+            .map(|(record, seq)| (seq, record))
+            .collect())
     }
 }
 
@@ -367,12 +427,17 @@ pub struct LogPage {
 
 impl LogQuery {
     fn matches(&self, record: &Record) -> Option<(LogStream, LogLevel)> {
-        let Data::Log { stream, level } = record.data else { return None };
+        let Data::Log { stream, level } = record.data else {
+            return None;
+        };
         let wanted = (self.streams.is_empty() || self.streams.contains(&stream))
             && (self.levels.is_empty() || self.levels.contains(&level))
             && self.since.is_none_or(|since| record.at >= since)
             && self.until.is_none_or(|until| record.at < until)
-            && self.contains.as_deref().is_none_or(|q| record.message().contains(q));
+            && self
+                .contains
+                .as_deref()
+                .is_none_or(|q| record.message().contains(q));
         wanted.then_some((stream, level))
     }
 
@@ -384,18 +449,31 @@ impl LogQuery {
 
 /// Reads log lines.
 pub async fn logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result<LogPage> {
-    if query.counts_suffice() { counted_logs(pool, id, query).await } else { scanned_logs(pool, id, query).await }
+    if query.counts_suffice() {
+        counted_logs(pool, id, query).await
+    } else {
+        scanned_logs(pool, id, query).await
+    }
 }
 
 fn line_of(seq: i64, record: &Record, stream: LogStream, level: LogLevel) -> LogLine {
-    LogLine { seq, at: record.at, stream, level, message: record.message().into_owned() }
+    LogLine {
+        seq,
+        at: record.at,
+        stream,
+        level,
+        message: record.message().into_owned(),
+    }
 }
 
 /// Reads only the rows that the answer needs, from the end or from `after`.
 async fn counted_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result<LogPage> {
     let wanted = |stream| query.streams.is_empty() || query.streams.contains(&stream);
-    let (stdout, stderr, system) =
-        (wanted(LogStream::Stdout), wanted(LogStream::Stderr), wanted(LogStream::System));
+    let (stdout, stderr, system) = (
+        wanted(LogStream::Stdout),
+        wanted(LogStream::Stderr),
+        wanted(LogStream::System),
+    );
     let total: i64 = sqlx::query_scalar(
         "SELECT coalesce(sum(CASE WHEN $2 THEN log_stdout ELSE 0 END + CASE WHEN $3 THEN log_stderr ELSE 0 END \
          + CASE WHEN $4 THEN log_system ELSE 0 END), 0)::bigint FROM journal \
@@ -435,8 +513,16 @@ async fn counted_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result
         lines.reverse();
     }
     // A tail reaches the end by what it is.
-    let next_after = if more && !backwards { lines.last().map(|l| l.seq) } else { None };
-    Ok(LogPage { lines, total, next_after })
+    let next_after = if more && !backwards {
+        lines.last().map(|l| l.seq)
+    } else {
+        None
+    };
+    Ok(LogPage {
+        lines,
+        total,
+        next_after,
+    })
 }
 
 /// Reads every row with logs, since the total needs each line.
@@ -451,7 +537,9 @@ async fn scanned_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result
         edge = last.last_seq;
         for row in &rows {
             for (seq, record) in row.records(id)? {
-                let Some((stream, level)) = query.matches(&record) else { continue };
+                let Some((stream, level)) = query.matches(&record) else {
+                    continue;
+                };
                 total += 1;
                 match query.after {
                     Some(after) if seq <= after => {}
@@ -468,7 +556,11 @@ async fn scanned_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result
     }
     let lines: Vec<LogLine> = kept.into();
     let next_after = if more { lines.last().map(|l| l.seq) } else { None };
-    Ok(LogPage { lines, total, next_after })
+    Ok(LogPage {
+        lines,
+        total,
+        next_after,
+    })
 }
 
 async fn log_rows(pool: &PgPool, id: InstanceId, edge: i64, backwards: bool) -> Result<Vec<JournalRow>> {
@@ -479,8 +571,19 @@ async fn log_rows(pool: &PgPool, id: InstanceId, edge: i64, backwards: bool) -> 
         "SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND last_seq > $2 \
          AND log_stdout + log_stderr + log_system > 0 ORDER BY first_seq LIMIT $3"
     };
-    let rows = sqlx::query(sql).bind(id.0).bind(edge).bind(ROWS_AT_ONCE).fetch_all(pool).await?;
+    let rows = sqlx::query(sql)
+        .bind(id.0)
+        .bind(edge)
+        .bind(ROWS_AT_ONCE)
+        .fetch_all(pool)
+        .await?;
     rows.iter()
-        .map(|row| Ok(JournalRow { first_seq: row.try_get(0)?, last_seq: row.try_get(1)?, body: row.try_get(2)? }))
+        .map(|row| {
+            Ok(JournalRow {
+                first_seq: row.try_get(0)?,
+                last_seq: row.try_get(1)?,
+                body: row.try_get(2)?,
+            })
+        })
         .collect()
 }

@@ -12,7 +12,7 @@ pub mod sessions;
 pub mod tasks;
 pub mod turns;
 
-use sqlx::PgPool;
+pub use sqlx::PgPool;
 
 pub use error::{Result, StoreError};
 pub use page::{Cursor, Page};
@@ -26,5 +26,9 @@ pub async fn migrate(pool: &PgPool) -> Result<()> {
 
 /// Text as PostgreSQL takes it: it has no NUL, for which the replacement character stands in.
 pub(crate) fn pg_text(text: &str) -> std::borrow::Cow<'_, str> {
-    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
+    if text.contains('\0') {
+        text.replace('\0', "\u{fffd}").into()
+    } else {
+        text.into()
+    }
 }

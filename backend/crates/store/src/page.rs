@@ -45,7 +45,10 @@ impl FromStr for Cursor {
         if key.is_empty() || key.len() > 128 || key.contains('\0') {
             return Err(InvalidCursor);
         }
-        Ok(Self { created_at, key: key.to_owned() })
+        Ok(Self {
+            created_at,
+            key: key.to_owned(),
+        })
     }
 }
 

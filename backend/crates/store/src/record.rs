@@ -88,7 +88,11 @@ pub fn pack(records: &[Record]) -> Vec<u8> {
 fn put_record(out: &mut Vec<u8>, record: &Record) {
     let mut flags = 0;
     flags |= if record.turn_id.is_some() { HAS_TURN } else { 0 };
-    flags |= if record.session_id.is_some() { HAS_SESSION } else { 0 };
+    flags |= if record.session_id.is_some() {
+        HAS_SESSION
+    } else {
+        0
+    };
     flags |= match record.source {
         Some(Source::Stdout(_)) => FROM_STDOUT,
         Some(Source::Stderr(_)) => FROM_STDERR,
@@ -153,7 +157,9 @@ pub fn unpack(row: &[u8]) -> Result<Vec<Record>, DamagedBatch> {
 fn take_record(rest: &mut Bytes) -> Result<Record, DamagedBatch> {
     const SHORT: DamagedBatch = DamagedBatch("it ends early");
     let kind = rest.try_get_u8().map_err(|_| SHORT)?;
-    let kind = *EventKind::ALL.get(usize::from(kind)).ok_or(DamagedBatch("a kind is unknown"))?;
+    let kind = *EventKind::ALL
+        .get(usize::from(kind))
+        .ok_or(DamagedBatch("a kind is unknown"))?;
     let flags = rest.try_get_u8().map_err(|_| SHORT)?;
     let at = rest.try_get_i64_le().map_err(|_| SHORT)?;
     let at = DateTime::from_timestamp_micros(at).ok_or(DamagedBatch("a time is impossible"))?;
@@ -162,7 +168,11 @@ fn take_record(rest: &mut Bytes) -> Result<Record, DamagedBatch> {
     } else {
         Some(TurnId(Uuid::from_u128(rest.try_get_u128().map_err(|_| SHORT)?)))
     };
-    let session_id = if flags & HAS_SESSION == 0 { None } else { Some(take_text(rest)?) };
+    let session_id = if flags & HAS_SESSION == 0 {
+        None
+    } else {
+        Some(take_text(rest)?)
+    };
     let source = match flags & (FROM_STDOUT | FROM_STDERR) {
         0 => None,
         FROM_STDOUT => Some(Source::Stdout(rest.try_get_u64_le().map_err(|_| SHORT)?)),
@@ -183,11 +193,23 @@ fn take_record(rest: &mut Bytes) -> Result<Record, DamagedBatch> {
         let stream = rest.try_get_u8().map_err(|_| SHORT)?;
         let level = rest.try_get_u8().map_err(|_| SHORT)?;
         Data::Log {
-            stream: *LogStream::ALL.get(usize::from(stream)).ok_or(DamagedBatch("a stream is unknown"))?,
-            level: *LogLevel::ALL.get(usize::from(level)).ok_or(DamagedBatch("a level is unknown"))?,
+            stream: *LogStream::ALL
+                .get(usize::from(stream))
+                .ok_or(DamagedBatch("a stream is unknown"))?,
+            level: *LogLevel::ALL
+                .get(usize::from(level))
+                .ok_or(DamagedBatch("a level is unknown"))?,
         }
     };
-    Ok(Record { at, kind, session_id, turn_id, source, line, data })
+    Ok(Record {
+        at,
+        kind,
+        session_id,
+        turn_id,
+        source,
+        line,
+        data,
+    })
 }
 
 fn take_bytes(rest: &mut Bytes) -> Result<Bytes, DamagedBatch> {
@@ -212,10 +234,13 @@ impl Record {
     pub fn into_event(self, instance_id: InstanceId, seq: i64) -> Result<Event, DamagedBatch> {
         let data = match self.data {
             Data::Json(json) => json,
-            Data::Slice(range) => std::str::from_utf8(&self.line[range])
-                .ok()
-                .and_then(|json| RawValue::from_string(json.to_owned()).ok())
-                .ok_or(DamagedBatch("its data is not JSON"))?,
+            Data::Slice(range) => {
+                let text = String::from_utf8_lossy(&self.line[range]).into_owned();
+                // What a reader took for JSON and is none is shown as text rather than hiding the page it is on.
+                RawValue::from_string(text.clone())
+                    .or_else(|_| serde_json::value::to_raw_value(&text))
+                    .map_err(|_| DamagedBatch("its data is not JSON"))?
+            }
             Data::Log { stream, level } => {
                 let message = String::from_utf8_lossy(&self.line);
                 serde_json::value::to_raw_value(&serde_json::json!({
@@ -258,7 +283,13 @@ mod tests {
         let start = 51;
         let mut records = vec![
             record(line, Data::Slice(start..line.len() - 1)),
-            record(b"\xff\xfe log", Data::Log { stream: LogStream::Stderr, level: LogLevel::Warn }),
+            record(
+                b"\xff\xfe log",
+                Data::Log {
+                    stream: LogStream::Stderr,
+                    level: LogLevel::Warn,
+                },
+            ),
         ];
         records[1].source = None;
         records[1].turn_id = None;
@@ -272,7 +303,11 @@ mod tests {
         let event = back[0].clone().into_event(InstanceId::generate(), 1).unwrap();
         assert_eq!(event.data.get(), r#"{"a":"\u0000\ud800"}"#);
         let log = back[1].clone().into_event(InstanceId::generate(), 2).unwrap();
-        assert!(log.data.get().contains("\u{fffd}\u{fffd} log"), "{}", log.data.get());
+        assert!(
+            log.data.get().contains("\u{fffd}\u{fffd} log"),
+            "{}",
+            log.data.get()
+        );
     }
 
     #[test]

@@ -101,7 +101,9 @@ impl TryFrom<&PgRow> for Session {
             session_id: row.try_get("session_id")?,
             agent_type: row.try_get("agent_type")?,
             workspace_path: row.try_get("workspace_path")?,
-            task_id: task_id.parse().map_err(|e| StoreError::bad_row(TABLE, "task_id", key, e))?,
+            task_id: task_id
+                .parse()
+                .map_err(|e| StoreError::bad_row(TABLE, "task_id", key, e))?,
             created_at: row.try_get("created_at")?,
         })
     }
@@ -109,12 +111,19 @@ impl TryFrom<&PgRow> for Session {
 
 /// One session by our key.
 pub async fn get(pool: &PgPool, key: SessionKey) -> Result<Option<Session>> {
-    let row = sqlx::query("SELECT * FROM sessions WHERE key = $1").bind(key.0).fetch_optional(pool).await?;
+    let row = sqlx::query("SELECT * FROM sessions WHERE key = $1")
+        .bind(key.0)
+        .fetch_optional(pool)
+        .await?;
     row.as_ref().map(Session::try_from).transpose()
 }
 
 /// The newest session that the agents call so, of one type if given.
-pub async fn by_agents_id(pool: &PgPool, session_id: &str, agent_type: Option<&str>) -> Result<Option<Session>> {
+pub async fn by_agents_id(
+    pool: &PgPool,
+    session_id: &str,
+    agent_type: Option<&str>,
+) -> Result<Option<Session>> {
     let row = sqlx::query(
         "SELECT * FROM sessions WHERE session_id = $1 AND ($2::text IS NULL OR agent_type = $2) \
          ORDER BY created_at DESC LIMIT 1",
@@ -153,7 +162,10 @@ pub async fn list(
     .fetch_all(pool)
     .await?;
     let items = rows.iter().map(Session::try_from).collect::<Result<Vec<_>>>()?;
-    Ok(Page::cut(items, limit, total, |s| Cursor { created_at: s.created_at, key: s.key.to_string() }))
+    Ok(Page::cut(items, limit, total, |s| Cursor {
+        created_at: s.created_at,
+        key: s.key.to_string(),
+    }))
 }
 
 /// Everything the agent last said about a session: facet and JSON text.
@@ -162,7 +174,9 @@ pub async fn facets(pool: &PgPool, key: SessionKey) -> Result<Vec<(String, Strin
         .bind(key.0)
         .fetch_all(pool)
         .await?;
-    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    rows.iter()
+        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+        .collect()
 }
 
 /// The instances that carried a session, oldest first.

@@ -70,12 +70,20 @@ pub async fn insert(connection: &mut PgConnection, task: &Task) -> Result<bool> 
 
 /// One task.
 pub async fn get(pool: &PgPool, id: &TaskId) -> Result<Option<Task>> {
-    let row = sqlx::query("SELECT * FROM tasks WHERE id = $1").bind(id.as_str()).fetch_optional(pool).await?;
+    let row = sqlx::query("SELECT * FROM tasks WHERE id = $1")
+        .bind(id.as_str())
+        .fetch_optional(pool)
+        .await?;
     row.as_ref().map(Task::try_from).transpose()
 }
 
 /// Tasks, newest first.
-pub async fn list(pool: &PgPool, state: Option<&str>, after: Option<&Cursor>, limit: i64) -> Result<Page<Task>> {
+pub async fn list(
+    pool: &PgPool,
+    state: Option<&str>,
+    after: Option<&Cursor>,
+    limit: i64,
+) -> Result<Page<Task>> {
     let total: i64 = sqlx::query_scalar("SELECT count(*) FROM tasks WHERE $1::text IS NULL OR state = $1")
         .bind(state)
         .fetch_one(pool)
@@ -91,7 +99,10 @@ pub async fn list(pool: &PgPool, state: Option<&str>, after: Option<&Cursor>, li
     .fetch_all(pool)
     .await?;
     let items = rows.iter().map(Task::try_from).collect::<Result<Vec<_>>>()?;
-    Ok(Page::cut(items, limit, total, |t| Cursor { created_at: t.created_at, key: t.id.to_string() }))
+    Ok(Page::cut(items, limit, total, |t| Cursor {
+        created_at: t.created_at,
+        key: t.id.to_string(),
+    }))
 }
 
 /// What a caller changes of a task; `None` leaves a field as it is.
@@ -108,7 +119,12 @@ pub struct TaskPatch {
 }
 
 /// Changes a task and gives it back; none if there is no such task.
-pub async fn patch(pool: &PgPool, id: &TaskId, patch: &TaskPatch, now: DateTime<Utc>) -> Result<Option<Task>> {
+pub async fn patch(
+    pool: &PgPool,
+    id: &TaskId,
+    patch: &TaskPatch,
+    now: DateTime<Utc>,
+) -> Result<Option<Task>> {
     let row = sqlx::query(
         "UPDATE tasks SET title = coalesce($2, title), description = coalesce($3, description), \
          state = coalesce($4, state), \
@@ -150,7 +166,11 @@ pub async fn delete(pool: &PgPool, id: &TaskId) -> Result<Deleted> {
     if done.rows_affected() == 1 {
         return Ok(Deleted::Done);
     }
-    Ok(if get(pool, id).await?.is_some() { Deleted::Busy } else { Deleted::Missing })
+    Ok(if get(pool, id).await?.is_some() {
+        Deleted::Busy
+    } else {
+        Deleted::Missing
+    })
 }
 
 /// Ids of sessions that a task learns.
@@ -164,8 +184,11 @@ pub struct TaskMetadata {
 
 impl TaskMetadata {
     pub(crate) async fn merge(&self, connection: &mut PgConnection, now: DateTime<Utc>) -> Result<()> {
-        let entries: Map<String, Value> =
-            self.entries.iter().map(|(k, v)| (k.clone(), Value::from(pg_text(v).into_owned()))).collect();
+        let entries: Map<String, Value> = self
+            .entries
+            .iter()
+            .map(|(k, v)| (k.clone(), Value::from(pg_text(v).into_owned())))
+            .collect();
         sqlx::query("UPDATE tasks SET metadata = metadata || $2, updated_at = $3 WHERE id = $1")
             .bind(self.task_id.as_str())
             .bind(Value::Object(entries))

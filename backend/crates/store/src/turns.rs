@@ -65,6 +65,8 @@ pub struct TurnPatch {
     pub error_details: Option<String>,
     /// Why the caller cancelled it.
     pub cancel_reason: Option<String>,
+    /// How many updates it had; known at its end.
+    pub updates: Option<i64>,
     /// The event that began it.
     pub first_seq: Option<i64>,
     /// The event that ended it.
@@ -89,6 +91,7 @@ impl TurnPatch {
             error_message: None,
             error_details: None,
             cancel_reason: None,
+            updates: None,
             first_seq: None,
             last_seq: None,
             started_at: None,
@@ -105,7 +108,7 @@ impl TurnPatch {
              error_message = coalesce($8, error_message), error_details = coalesce($9, error_details), \
              cancel_reason = coalesce($10, cancel_reason), first_seq = coalesce($11, first_seq), \
              last_seq = coalesce($12, last_seq), started_at = coalesce($13, started_at), \
-             finished_at = coalesce($14, finished_at) WHERE id = $1 AND status IN ('queued', 'running')",
+             finished_at = coalesce($14, finished_at), updates = coalesce($15, updates) WHERE id = $1 AND status IN ('queued', 'running')",
         )
         .bind(self.id.0)
         .bind(self.status.as_str())
@@ -121,12 +124,16 @@ impl TurnPatch {
         .bind(self.last_seq)
         .bind(self.started_at)
         .bind(self.finished_at)
+        .bind(self.updates)
         .execute(connection)
         .await?;
         if done.rows_affected() == 1 {
             return Ok(());
         }
-        Err(StoreError::NoSuchRow { table: TABLE, row: self.id.to_string() })
+        Err(StoreError::NoSuchRow {
+            table: TABLE,
+            row: self.id.to_string(),
+        })
     }
 }
 
@@ -159,6 +166,8 @@ pub struct Turn {
     pub error_details: Option<String>,
     /// Why the caller cancelled it.
     pub cancel_reason: Option<String>,
+    /// How many updates it had; known at its end.
+    pub updates: Option<i64>,
     /// The event that began it.
     pub first_seq: Option<i64>,
     /// The event that ended it.
@@ -182,7 +191,9 @@ impl TryFrom<&PgRow> for Turn {
             instance_id: InstanceId(row.try_get("instance_id")?),
             session_id: row.try_get("session_id")?,
             ordinal: row.try_get("ordinal")?,
-            status: status.parse().map_err(|e| StoreError::bad_row(TABLE, "status", id, e))?,
+            status: status
+                .parse()
+                .map_err(|e| StoreError::bad_row(TABLE, "status", id, e))?,
             prompt: row.try_get("prompt")?,
             stop_reason: row.try_get("stop_reason")?,
             usage: row.try_get("usage")?,
@@ -191,6 +202,7 @@ impl TryFrom<&PgRow> for Turn {
             error_message: row.try_get("error_message")?,
             error_details: row.try_get("error_details")?,
             cancel_reason: row.try_get("cancel_reason")?,
+            updates: row.try_get("updates")?,
             first_seq: row.try_get("first_seq")?,
             last_seq: row.try_get("last_seq")?,
             queued_at: row.try_get("queued_at")?,
@@ -205,13 +217,21 @@ const SELECT: &str = "SELECT t.*, s.session_id FROM turns t LEFT JOIN sessions s
 /// One turn of an instance.
 pub async fn get(pool: &PgPool, instance_id: InstanceId, id: TurnId) -> Result<Option<Turn>> {
     let sql = format!("{SELECT} WHERE t.id = $1 AND t.instance_id = $2");
-    let row =
-        sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.0).bind(instance_id.0).fetch_optional(pool).await?;
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(id.0)
+        .bind(instance_id.0)
+        .fetch_optional(pool)
+        .await?;
     row.as_ref().map(Turn::try_from).transpose()
 }
 
 /// The turns of an instance, oldest first. The cursor's key is the ordinal.
-pub async fn list(pool: &PgPool, instance_id: InstanceId, after: Option<&Cursor>, limit: i64) -> Result<Page<Turn>> {
+pub async fn list(
+    pool: &PgPool,
+    instance_id: InstanceId,
+    after: Option<&Cursor>,
+    limit: i64,
+) -> Result<Page<Turn>> {
     let total: i64 = sqlx::query_scalar("SELECT count(*) FROM turns WHERE instance_id = $1")
         .bind(instance_id.0)
         .fetch_one(pool)
@@ -225,12 +245,19 @@ pub async fn list(pool: &PgPool, instance_id: InstanceId, after: Option<&Cursor>
         .fetch_all(pool)
         .await?;
     let items = rows.iter().map(Turn::try_from).collect::<Result<Vec<_>>>()?;
-    Ok(Page::cut(items, limit, total, |t| Cursor { created_at: t.queued_at, key: t.ordinal.to_string() }))
+    Ok(Page::cut(items, limit, total, |t| Cursor {
+        created_at: t.queued_at,
+        key: t.ordinal.to_string(),
+    }))
 }
 
 /// The turns of an instance that have no end yet, oldest first.
 pub async fn unfinished(pool: &PgPool, instance_id: InstanceId) -> Result<Vec<Turn>> {
-    let sql = format!("{SELECT} WHERE t.instance_id = $1 AND t.status IN ('queued', 'running') ORDER BY t.ordinal");
-    let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(instance_id.0).fetch_all(pool).await?;
+    let sql =
+        format!("{SELECT} WHERE t.instance_id = $1 AND t.status IN ('queued', 'running') ORDER BY t.ordinal");
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(instance_id.0)
+        .fetch_all(pool)
+        .await?;
     rows.iter().map(Turn::try_from).collect()
 }

@@ -1,0 +1,114 @@
+//! One instance: one task that owns it.
+//!
+//! ```text
+//!  Queued ─► Creating ─► Connecting ─► Handshaking ─► Ready
+//!    │          │            │              │           │
+//!    └──────────┴────────────┴──────┬───────┴───────────┘
+//!                                   ▼   told to end, or the container ended
+//!                   (ending) ─► Draining ─► Removing ─► Ended
+//! ```
+//!
+//! Everything that changes an instance is a step of this task: a command from the mailbox, a line of output, the end of
+//! the container, an engine call that came back, a batch that was stored, a time that is up. Engine calls run beside the
+//! loop, one at a time; nothing in the loop waits for I/O, so a command is always answered. What a step decided is stored
+//! first and done after ([`crate::outbox`]).
+//!
+//! How an instance ends is in [`ending`], its first words with the agent in [`handshake`], its turns in [`turns`], and
+//! what each line of output means in [`output`].
+
+mod actor;
+mod ending;
+mod handshake;
+mod output;
+mod pump;
+mod turns;
+
+use kandev_domain::content::{Prompt, PromptError};
+use kandev_domain::lifecycle::{Refusal, WhenBusy};
+use kandev_domain::{InstanceStatus, TurnId, TurnState};
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub(crate) use actor::{Actor, Parts};
+pub use ending::Failure;
+
+/// How many commands may wait for the task.
+const MAILBOX: usize = 64;
+
+/// What watchers see of an instance; never ahead of the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// Where it stands.
+    pub status: InstanceStatus,
+    /// What it is doing.
+    pub turn_state: TurnState,
+    /// How many turns have their end.
+    pub ended_turns: u32,
+    /// The last event stored when this was.
+    pub seq: i64,
+}
+
+/// A command to an instance's task. Each is answered after what it changed is stored.
+pub(crate) enum Command {
+    Prompt {
+        prompt: Prompt,
+        when_busy: WhenBusy,
+        reply: oneshot::Sender<Result<Accepted, PromptRefused>>,
+    },
+    Cancel {
+        reason: Option<String>,
+        reply: oneshot::Sender<Cancelled>,
+    },
+    Stop {
+        reason: Option<String>,
+        force: bool,
+        reply: oneshot::Sender<()>,
+    },
+}
+
+/// A prompt that was accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accepted {
+    /// The turn it became.
+    pub turn_id: TurnId,
+    /// The agent's session, if it is established.
+    pub session_id: Option<String>,
+    /// It waits for the turn before it, or for the session.
+    pub queued: bool,
+}
+
+/// Why a prompt was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PromptRefused {
+    /// By the instance's state.
+    #[error(transparent)]
+    State(#[from] Refusal),
+    /// By what the agent takes.
+    #[error(transparent)]
+    Content(#[from] PromptError),
+}
+
+/// What a cancel did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// The turn was told to end.
+    Cancelling,
+    /// There was nothing to cancel, or it had been already.
+    Nothing,
+}
+
+/// A way to an instance's task.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    pub mailbox: mpsc::Sender<Command>,
+    pub view: watch::Receiver<View>,
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Prompt { .. } => "Prompt",
+            Self::Cancel { .. } => "Cancel",
+            Self::Stop { .. } => "Stop",
+        })
+    }
+}

@@ -1,0 +1,539 @@
+//! The task itself: its state, its loop, and what each kind of step leads to.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kandev_acp::dialect::Negotiated;
+use kandev_acp::{FrameWriter, KandevState, Peer};
+use kandev_domain::lifecycle::{self, Decision, Request, State};
+use kandev_domain::{EventKind, InstanceStatus, LogLevel, SessionKey, TurnState};
+use kandev_runtime::{Attachment, ContainerId, ExitStatus, ExitWatch, RuntimeError};
+use kandev_store::journal::Position;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::ending::{Cause, Ending, Verdict};
+use super::handshake::Call;
+use super::pump::{self, Output, Pump};
+use super::turns::Turns;
+use super::{Cancelled, Command, Handle, MAILBOX, View};
+use crate::Shared;
+use crate::launch::{InstanceSpec, container_spec, labels};
+use crate::outbox::{Context, Effect, Outbox};
+use crate::slots::{Admission, Place, Slot};
+use crate::tail::Tail;
+
+/// Where the instance stands.
+pub(super) enum Phase {
+    /// Waiting for a slot.
+    Queued(Place),
+    /// The engine makes the container.
+    Creating,
+    /// Attached, waited for and started, in this order.
+    Connecting,
+    /// The session is being established.
+    Handshaking,
+    /// Prompts go straight to the agent.
+    Ready,
+    /// The container has ended; the rest of its output is read.
+    Draining { until: Instant },
+    /// The container is being removed.
+    Removing,
+    /// The last batch is on its way.
+    Ended,
+}
+
+/// An engine call that came back.
+pub(super) enum EngineDone {
+    Created(Result<ContainerId, RuntimeError>),
+    Connected(Result<Connected, RuntimeError>),
+    Stopped(Result<(), RuntimeError>),
+    Removed(Result<(), RuntimeError>),
+}
+
+pub(super) struct Connected {
+    attachment: Attachment,
+    exit: ExitWatch,
+}
+
+type EngineCall = Pin<Box<dyn Future<Output = EngineDone> + Send>>;
+
+/// The way to the container.
+pub(super) struct Link {
+    pub writer: FrameWriter,
+    pub pump: Pump,
+    /// The output has ended.
+    pub ended: bool,
+}
+
+/// The session, once established.
+#[derive(Debug, Clone)]
+pub(super) struct SessionRef {
+    pub key: SessionKey,
+    pub id: String,
+}
+
+/// What a task is made of.
+pub(crate) struct Parts {
+    pub shared: Arc<Shared>,
+    pub spec: InstanceSpec,
+    pub position: Position,
+    /// Told when there is a container, or that there will be none.
+    pub created: oneshot::Sender<Result<(), super::ending::Failure>>,
+}
+
+pub(crate) struct Actor {
+    pub(super) shared: Arc<Shared>,
+    pub(super) spec: InstanceSpec,
+    pub(super) outbox: Outbox,
+    pub(super) phase: Phase,
+    pub(super) slot: Option<Slot>,
+    pub(super) container: Option<ContainerId>,
+    pub(super) link: Option<Link>,
+    pub(super) exit: Option<ExitWatch>,
+    pub(super) exit_status: Option<ExitStatus>,
+    pub(super) engine: Option<EngineCall>,
+    pub(super) ending: Option<Ending>,
+    pub(super) verdict: Option<Verdict>,
+    /// The container should have ended by then.
+    pub(super) exit_expected: Option<Instant>,
+    pub(super) peer: Peer<Call>,
+    pub(super) kandev: KandevState,
+    pub(super) agent: Option<Negotiated>,
+    pub(super) session: Option<SessionRef>,
+    pub(super) replay: Option<super::handshake::Replay>,
+    pub(super) authenticated: bool,
+    pub(super) configure: std::collections::VecDeque<super::handshake::Setting>,
+    pub(super) initialize: Option<Bytes>,
+    pub(super) turns: Turns,
+    pub(super) status: InstanceStatus,
+    pub(super) stderr_tail: Tail,
+    pub(super) created: Option<oneshot::Sender<Result<(), super::ending::Failure>>>,
+    pub(super) stop_replies: Vec<oneshot::Sender<()>>,
+    /// Frames that found the writer's queue full.
+    pub(super) unsent: std::collections::VecDeque<Bytes>,
+    pub(super) handshake_until: Option<Instant>,
+    pub(super) life_until: Instant,
+    pub(super) idle_since: Option<Instant>,
+    view: watch::Sender<View>,
+    mailbox: mpsc::Receiver<Command>,
+}
+
+impl Actor {
+    /// Starts the task of an instance whose row is in the database.
+    pub(crate) fn start(parts: Parts, on_end: impl FnOnce() + Send + 'static) -> Handle {
+        let (commands, mailbox) = mpsc::channel(MAILBOX);
+        let first = View {
+            status: InstanceStatus::Starting,
+            turn_state: TurnState::Idle,
+            ended_turns: 0,
+            seq: parts.position.seq,
+        };
+        let (view, watcher) = watch::channel(first);
+        let id = parts.spec.id;
+        let span = tracing::info_span!("instance", instance_id = %id, agent_type = %parts.spec.agent_type.id);
+        let shared = Arc::clone(&parts.shared);
+        let actor = Self::new(parts, view, mailbox);
+        shared.tracker.spawn(
+            async move {
+                actor.run().await;
+                on_end();
+            }
+            .instrument(span),
+        );
+        Handle {
+            mailbox: commands,
+            view: watcher,
+        }
+    }
+
+    fn new(parts: Parts, view: watch::Sender<View>, mailbox: mpsc::Receiver<Command>) -> Self {
+        let Parts {
+            shared,
+            spec,
+            position,
+            created,
+        } = parts;
+        let seconds = spec
+            .options
+            .timeout_seconds
+            .unwrap_or(spec.agent_type.timeout_seconds);
+        let outbox = Outbox::new(spec.id, shared.journal.clone(), position);
+        let (phase, slot) = match shared.slots.ask(spec.id, spec.priority) {
+            Admission::Now(slot) => (Phase::Creating, Some(slot)),
+            Admission::Later(place) => (Phase::Queued(place), None),
+        };
+        Self {
+            shared,
+            outbox,
+            phase,
+            slot,
+            container: None,
+            link: None,
+            exit: None,
+            exit_status: None,
+            engine: None,
+            ending: None,
+            verdict: None,
+            exit_expected: None,
+            peer: Peer::new(),
+            kandev: KandevState::default(),
+            agent: None,
+            session: None,
+            replay: None,
+            authenticated: false,
+            configure: std::collections::VecDeque::new(),
+            initialize: None,
+            turns: Turns::default(),
+            status: InstanceStatus::Starting,
+            stderr_tail: Tail::default(),
+            created: Some(created),
+            stop_replies: Vec::new(),
+            unsent: std::collections::VecDeque::new(),
+            handshake_until: None,
+            life_until: Instant::now() + std::time::Duration::from_secs(seconds),
+            idle_since: None,
+            view,
+            mailbox,
+            spec,
+        }
+    }
+
+    async fn run(mut self) {
+        let data = serde_json::json!({"status": InstanceStatus::Starting});
+        self.event(EventKind::Status, &data);
+        if let Some(prompt) = self.spec.first_prompt.take() {
+            self.accept_prompt(prompt);
+        }
+        if matches!(self.phase, Phase::Creating) {
+            self.create();
+        } else {
+            self.log(LogLevel::Info, "waiting for a free slot".to_owned());
+            self.reply_created(Ok(()));
+        }
+        loop {
+            self.show();
+            self.outbox.flush();
+            if matches!(self.phase, Phase::Ended) && self.outbox.is_idle() {
+                break;
+            }
+            let deadline = self.next_deadline();
+            let takes_output = self.takes_output();
+            let unsent = self.unsent.front().cloned();
+            let writer = self
+                .link
+                .as_ref()
+                .filter(|_| unsent.is_some())
+                .map(|link| link.writer.clone());
+            tokio::select! {
+                biased;
+                stored = self.outbox.stored(), if self.outbox.is_storing() => match stored {
+                    Ok(effects) => self.let_out(effects),
+                    Err(error) => {
+                        tracing::error!(%error, "the instance cannot be recorded any more and is given up");
+                        self.give_up().await;
+                        return;
+                    }
+                },
+                Some(command) = self.mailbox.recv() => self.command(command),
+                done = next(&mut self.engine) => { self.engine = None; self.engine_done(done); }
+                status = next(&mut self.exit) => { self.exit = None; self.exited(status); }
+                slot = granted(&mut self.phase) => self.admitted(slot),
+                sent = send_first(writer, unsent), if !self.unsent.is_empty() => {
+                    self.unsent.pop_front();
+                    if !sent { self.unsent.clear(); }
+                }
+                output = next_output(&mut self.link), if takes_output => self.output(output),
+                () = tokio::time::sleep_until(deadline) => self.time_is_up(),
+                () = self.shared.stop_agents.cancelled(), if self.ending.is_none() && !self.is_over() => {
+                    self.end(Cause::Shutdown);
+                }
+            }
+        }
+    }
+
+    /// The database refuses what this instance is: the container must not outlive its history.
+    async fn give_up(&mut self) {
+        self.drop_link();
+        if let Some(container) = self.container.take()
+            && let Err(error) = self.shared.runtime.remove(&container).await
+        {
+            tracing::warn!(%error, "the container is left to the reconciler");
+        }
+    }
+
+    fn takes_output(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| !link.ended) && !self.outbox.is_full() && self.unsent.is_empty()
+    }
+
+    /// Output is not taken because the database does not keep up.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| !link.ended) && !self.takes_output()
+    }
+
+    fn let_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Write(frame) => self.write(frame),
+                Effect::Reply(reply) => reply(),
+                Effect::View(view) => drop(self.view.send_replace(view)),
+            }
+        }
+    }
+
+    /// Writes in order: once one frame waits, the following wait behind it.
+    fn write(&mut self, frame: Bytes) {
+        let Some(link) = &self.link else { return };
+        if !self.unsent.is_empty() {
+            self.unsent.push_back(frame);
+            return;
+        }
+        match link.writer.try_send(frame) {
+            Ok(()) => {}
+            Err(kandev_acp::writer::TrySendError::Full(frame)) => self.unsent.push_back(frame),
+            // The agent closed its stdin or is gone; its exit, or the turn's time, will tell.
+            Err(kandev_acp::writer::TrySendError::Closed(_)) => {
+                self.log(
+                    LogLevel::Warn,
+                    "a frame could not be written: the agent's stdin is closed".to_owned(),
+                );
+            }
+        }
+    }
+
+    fn show(&mut self) {
+        let view = View {
+            status: self.status,
+            turn_state: self.turns.state(),
+            ended_turns: self.turns.ended,
+            seq: self.outbox.next_seq() - 1,
+        };
+        let current = self.turns.shown.as_ref();
+        let same = current.is_some_and(|v| {
+            (v.status, v.turn_state, v.ended_turns) == (view.status, view.turn_state, view.ended_turns)
+        });
+        if !same {
+            let turn_state = view.turn_state;
+            self.outbox.patch(|p| p.turn_state = Some(turn_state));
+            self.turns.shown = Some(view.clone());
+            self.outbox.effect(Effect::View(view));
+        }
+    }
+
+    pub(super) fn context(&self) -> Context {
+        Context {
+            session_id: self.session.as_ref().map(|s| s.id.clone()),
+            turn_id: self.turns.attributed(),
+        }
+    }
+
+    pub(super) fn event(&mut self, kind: EventKind, data: &impl serde::Serialize) {
+        let (now, context) = (self.shared.clock.now(), self.context());
+        self.outbox.event(now, kind, context, data);
+    }
+
+    pub(super) fn log(&mut self, level: LogLevel, message: String) {
+        match level {
+            LogLevel::Error | LogLevel::Warn => tracing::warn!("{message}"),
+            LogLevel::Info | LogLevel::Debug => tracing::info!("{message}"),
+        }
+        let (now, context) = (self.shared.clock.now(), self.context());
+        self.outbox.log(now, level, context, message);
+    }
+
+    pub(super) fn reply<T: Send + 'static>(&mut self, to: oneshot::Sender<T>, answer: T) {
+        // A caller that went away does not need the answer.
+        self.outbox
+            .effect(Effect::Reply(Box::new(move || drop(to.send(answer)))));
+    }
+
+    pub(super) fn reply_created(&mut self, result: Result<(), super::ending::Failure>) {
+        if let Some(created) = self.created.take() {
+            self.reply(created, result);
+        }
+    }
+
+    fn admission(&self) -> State {
+        State {
+            status: self.status,
+            turn: self.turns.state(),
+            queued: self.turns.queued(),
+            queue_limit: self.shared.settings.max_prompt_queue,
+            stopping: self.ending.is_some() || self.is_over(),
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Prompt {
+                prompt,
+                when_busy,
+                reply,
+            } => {
+                let decision = lifecycle::admit(self.admission(), Request::Prompt { when_busy });
+                let answer = self.prompt(prompt, decision);
+                self.reply(reply, answer);
+            }
+            Command::Cancel { reason, reply } => {
+                let answer = match lifecycle::admit(self.admission(), Request::Cancel) {
+                    Decision::Proceed => {
+                        self.cancel(reason);
+                        Cancelled::Cancelling
+                    }
+                    _ => Cancelled::Nothing,
+                };
+                self.reply(reply, answer);
+            }
+            Command::Stop { reason, force, reply } => {
+                self.stop_replies.push(reply);
+                match lifecycle::admit(self.admission(), Request::Stop) {
+                    Decision::Proceed => self.end(Cause::Stop { reason, force }),
+                    _ if force => self.force(),
+                    _ => {}
+                }
+                if matches!(self.phase, Phase::Ended) {
+                    self.answer_stops();
+                }
+            }
+        }
+    }
+
+    fn admitted(&mut self, slot: Option<Slot>) {
+        self.slot = slot;
+        self.phase = Phase::Creating;
+        self.log(LogLevel::Info, "a slot is free".to_owned());
+        self.create();
+    }
+
+    fn create(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let owner = shared.settings.owner.clone();
+        let spec = container_spec(&self.spec, &owner);
+        let mut volume_labels = labels(&self.spec, &owner);
+        volume_labels.remove(kandev_runtime::LABEL_INSTANCE);
+        volume_labels.remove(kandev_runtime::LABEL_TASK);
+        self.engine = Some(Box::pin(async move {
+            for mount in &spec.mounts {
+                if let kandev_runtime::MountSource::Volume(name) = &mount.source
+                    && let Err(error) = shared.runtime.ensure_volume(name, &volume_labels).await
+                {
+                    return EngineDone::Created(Err(error));
+                }
+            }
+            EngineDone::Created(shared.runtime.create(&spec).await)
+        }));
+    }
+
+    fn connect(&mut self, id: ContainerId) {
+        let runtime = Arc::clone(&self.shared.runtime);
+        self.phase = Phase::Connecting;
+        self.engine = Some(Box::pin(async move {
+            let connect = async {
+                let attachment = runtime.attach(&id).await?;
+                let exit = runtime.wait(&id).await?;
+                runtime.start(&id).await?;
+                Ok(Connected { attachment, exit })
+            };
+            EngineDone::Connected(connect.await)
+        }));
+    }
+
+    fn engine_done(&mut self, done: EngineDone) {
+        match done {
+            EngineDone::Created(Ok(id)) => {
+                self.container = Some(id.clone());
+                self.log(LogLevel::Info, format!("container {} created", short(&id)));
+                let container_id = id.0.clone();
+                self.outbox.patch(|p| p.container_id = Some(container_id));
+                if self.ending.is_some() {
+                    return self.remove();
+                }
+                self.reply_created(Ok(()));
+                // Before the start: the agent may answer before it is asked.
+                self.prepare_handshake();
+                self.connect(id);
+            }
+            EngineDone::Created(Err(error)) => self.could_not_create("create", &error),
+            EngineDone::Connected(Ok(connected)) => self.connected(connected),
+            EngineDone::Connected(Err(error)) => self.could_not_create("start", &error),
+            EngineDone::Stopped(_) if self.is_over() => {}
+            EngineDone::Stopped(Ok(())) => self.expect_exit(),
+            EngineDone::Stopped(Err(error)) => {
+                self.log(
+                    LogLevel::Warn,
+                    format!("the container could not be stopped: {error}"),
+                );
+                self.remove();
+            }
+            EngineDone::Removed(result) => self.removed(result),
+        }
+    }
+
+    fn connected(&mut self, connected: Connected) {
+        let tracker = &self.shared.tracker;
+        let Attachment { stdin, output } = connected.attachment;
+        self.link = Some(Link {
+            writer: FrameWriter::spawn(stdin, tracker),
+            pump: pump::start(output, self.shared.settings.max_line_bytes, tracker),
+            ended: false,
+        });
+        self.exit = Some(connected.exit);
+        self.phase = Phase::Handshaking;
+        if self.ending.is_some() {
+            return self.terminate();
+        }
+        self.begin_handshake();
+    }
+
+    fn output(&mut self, output: Option<Output>) {
+        if let Phase::Draining { until } = &mut self.phase {
+            *until = Instant::now() + pump::DRAIN_SILENCE;
+        }
+        match output {
+            Some(Output::Lines { lines, .. }) => {
+                for (channel, line) in lines {
+                    self.line(channel, line);
+                }
+            }
+            Some(Output::End(error)) => self.output_ended(error),
+            None => self.output_ended(Some("the reader stopped".to_owned())),
+        }
+    }
+}
+
+fn short(id: &ContainerId) -> &str {
+    id.0.get(..12).unwrap_or(&id.0)
+}
+
+/// Waits for what is there; for ever if nothing is.
+async fn next<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
+    match future {
+        Some(future) => future.as_mut().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn granted(phase: &mut Phase) -> Option<Slot> {
+    match phase {
+        // The queue outlives every place in it.
+        Phase::Queued(place) => (&mut place.turn).await.ok(),
+        _ => std::future::pending().await,
+    }
+}
+
+async fn send_first(writer: Option<FrameWriter>, frame: Option<Bytes>) -> bool {
+    match (writer, frame) {
+        (Some(writer), Some(frame)) => writer.send(frame).await.is_ok(),
+        _ => false,
+    }
+}
+
+async fn next_output(link: &mut Option<Link>) -> Option<Output> {
+    match link {
+        Some(link) => link.pump.output.recv().await,
+        None => std::future::pending().await,
+    }
+}

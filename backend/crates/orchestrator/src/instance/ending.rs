@@ -1,0 +1,596 @@
+//! How an instance ends.
+//!
+//! A graceful end: the running turn is cancelled and awaited, stdin is closed, SIGTERM, SIGKILL, each after its grace. The
+//! container's end by itself joins in at the same place: the rest of the output is read, the turns get their end, the
+//! container is removed, and only then is the final status told.
+
+use std::time::Duration;
+
+use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, TurnStatus};
+use kandev_runtime::{ExitStatus, RuntimeError};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::actor::{Actor, EngineDone, Phase};
+use super::pump::DRAIN_SILENCE;
+use super::turns::{End, TurnFailure};
+
+/// Far enough away to stand for never.
+const NEVER: Duration = Duration::from_hours(365 * 24);
+/// How long the container may live on after its output ended, or after the engine stopped it.
+const EXIT_EXPECTED: Duration = Duration::from_secs(10);
+
+/// Why an instance fails.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// For programs.
+    pub code: FailureCode,
+    /// For people.
+    pub message: String,
+    /// What the agent or engine said.
+    pub details: Option<Value>,
+    /// The same may well work later.
+    pub transient: bool,
+}
+
+/// Why an instance is to end.
+#[derive(Debug, Clone)]
+pub(super) enum Cause {
+    /// A caller said so.
+    Stop { reason: Option<String>, force: bool },
+    /// Nothing to do for too long.
+    Idle,
+    /// Its one turn is over.
+    OneShot { turn: TurnStatus },
+    /// The agent did not end its turn when told to.
+    IgnoredCancel,
+    /// Something went wrong.
+    Failed(Failure),
+    /// The server ends.
+    Shutdown,
+}
+
+/// An end under way.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub cause: Cause,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    /// The turn was told to end.
+    Cancelling,
+    /// Stdin was closed.
+    StdinClosed { until: Instant },
+    /// The engine was told to stop it.
+    Terminating,
+}
+
+/// The final status and its reasons.
+#[derive(Debug, Clone)]
+pub(super) struct Verdict {
+    status: InstanceStatus,
+    failure: Option<Failure>,
+    reason: Option<String>,
+}
+
+impl Actor {
+    /// Begins to end the instance. The first cause counts.
+    pub(super) fn end(&mut self, cause: Cause) {
+        if self.ending.is_some() || self.is_over() {
+            return;
+        }
+        let stage = Stage::Cancelling;
+        let gentle = !matches!(
+            cause,
+            Cause::Stop { force: true, .. } | Cause::IgnoredCancel | Cause::Failed(_)
+        );
+        self.log(LogLevel::Info, format!("ending: {}", cause.describe()));
+        self.ending = Some(Ending { cause, stage });
+        self.cancel_queued("the instance ended");
+        match self.phase {
+            Phase::Queued(_) => self.finalize(),
+            Phase::Handshaking => self.close_stdin(Duration::ZERO),
+            Phase::Ready if gentle && self.turns.running.is_some() => {
+                self.cancel(Some("the instance is ending".to_owned()))
+            }
+            Phase::Ready if gentle => self.close_stdin(self.eof_grace()),
+            Phase::Ready => self.terminate(),
+            // The engine call under way comes back first; after the container's end nothing is left to do.
+            Phase::Creating | Phase::Connecting | Phase::Draining { .. } | Phase::Removing | Phase::Ended => {
+            }
+        }
+    }
+
+    /// The container has ended, or never will be: nothing more can be begun.
+    pub(super) const fn is_over(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Draining { .. } | Phase::Removing | Phase::Ended
+        )
+    }
+
+    /// A caller lost patience with an end under way.
+    pub(super) fn force(&mut self) {
+        if matches!(self.phase, Phase::Handshaking | Phase::Ready) {
+            if let Some(ending) = &mut self.ending
+                && let Cause::Stop { force, .. } = &mut ending.cause
+            {
+                *force = true;
+            }
+            self.terminate();
+        }
+    }
+
+    /// Agents that end at the end of stdin do so quickly; the others get SIGTERM.
+    fn eof_grace(&self) -> Duration {
+        (self.shared.settings.stop_grace / 4).min(Duration::from_secs(3))
+    }
+
+    fn close_stdin(&mut self, grace: Duration) {
+        if let Some(link) = &self.link {
+            link.writer.close();
+        }
+        if let Some(ending) = &mut self.ending {
+            ending.stage = Stage::StdinClosed {
+                until: Instant::now() + grace,
+            };
+        }
+    }
+
+    /// SIGTERM, and SIGKILL after the grace, or at once when forced.
+    pub(super) fn terminate(&mut self) {
+        let Some(ending) = &mut self.ending else { return };
+        if matches!(ending.stage, Stage::Terminating) && self.engine.is_some() && !ending.is_forced() {
+            return;
+        }
+        ending.stage = Stage::Terminating;
+        let forced = ending.is_forced();
+        let Some(container) = self.container.clone() else {
+            return;
+        };
+        if self.is_stalled() {
+            // The engine hangs on a container whose output nobody reads.
+            self.log(
+                LogLevel::Warn,
+                "the output is given up, so that the container can be stopped".to_owned(),
+            );
+            let reason = json!({"reason": "the instance was stopped while its output could not be stored"});
+            self.event(EventKind::Gap, &reason);
+            self.drop_link();
+        }
+        let runtime = std::sync::Arc::clone(&self.shared.runtime);
+        let grace = self.shared.settings.stop_grace;
+        self.engine = Some(Box::pin(async move {
+            let result = if forced {
+                runtime.kill(&container).await
+            } else {
+                runtime.stop(&container, grace).await
+            };
+            EngineDone::Stopped(result)
+        }));
+    }
+
+    pub(super) fn drop_link(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.pump.abort.cancel();
+            link.writer.abort();
+            link.ended = true;
+        }
+        self.unsent.clear();
+    }
+
+    pub(super) fn turn_over_while_ending(&mut self) {
+        if let Some(Ending {
+            stage: Stage::Cancelling,
+            ..
+        }) = &self.ending
+        {
+            self.close_stdin(self.eof_grace());
+        }
+    }
+
+    /// The container should have ended by now, or will in a moment.
+    pub(super) fn expect_exit(&mut self) {
+        self.handshake_until = None;
+        self.exit_expected = Some(Instant::now() + EXIT_EXPECTED);
+    }
+
+    /// The container has ended.
+    pub(super) fn exited(&mut self, status: Result<ExitStatus, RuntimeError>) {
+        match status {
+            Ok(status) => {
+                self.log(
+                    LogLevel::Info,
+                    format!("the container ended with exit code {}", status.code),
+                );
+                self.exit_status = Some(status);
+            }
+            Err(error) => {
+                self.log(LogLevel::Error, format!("the container was lost: {error}"));
+                if self.ending.is_none() {
+                    self.fail(
+                        FailureCode::RuntimeLost,
+                        format!("the container was lost: {error}"),
+                    );
+                }
+            }
+        }
+        self.exit_expected = None;
+        if self.is_over() {
+            return;
+        }
+        self.phase = Phase::Draining {
+            until: Instant::now() + DRAIN_SILENCE,
+        };
+        if self.link.as_ref().is_none_or(|link| link.ended) {
+            self.conclude();
+        }
+    }
+
+    /// All output is read that will be.
+    pub(super) fn conclude(&mut self) {
+        if !self.link.as_ref().is_none_or(|link| link.ended) {
+            self.log(
+                LogLevel::Warn,
+                "the container has ended, but its output did not".to_owned(),
+            );
+            self.event(
+                EventKind::Gap,
+                &json!({"reason": "the output did not end with the container"}),
+            );
+        }
+        self.remove();
+    }
+
+    /// Every turn gets its end.
+    fn settle_turns(&mut self) {
+        self.forget_calls();
+        if self.turns.running.is_some() {
+            let failure = self.verdict().failure;
+            let (code, message) = failure.map_or_else(
+                || ("agent_exited", "the instance ended".to_owned()),
+                |failure| (failure.code.as_str(), failure.message),
+            );
+            let error = TurnFailure {
+                code,
+                message,
+                details: Some(self.exit_details()),
+            };
+            self.end_turn(End {
+                error: Some(error),
+                ..End::default()
+            });
+        }
+        self.cancel_queued("the instance ended");
+    }
+
+    fn exit_details(&self) -> Value {
+        json!({
+            "exit_code": self.exit_status.as_ref().map(|s| s.code),
+            "oom_killed": self.exit_status.as_ref().is_some_and(|s| s.oom_killed),
+            "stderr_tail": self.stderr_tail.text(),
+        })
+    }
+
+    /// Settles the turns and removes the container, known or not: a create that was not answered may have made one.
+    pub(super) fn remove(&mut self) {
+        self.phase = Phase::Removing;
+        self.drop_link();
+        self.exit = None;
+        self.verdict = Some(self.judge());
+        self.settle_turns();
+        let runtime = std::sync::Arc::clone(&self.shared.runtime);
+        let (id, owner) = (self.spec.id.to_string(), self.shared.settings.owner.clone());
+        let container = self.container.clone();
+        self.engine = Some(Box::pin(async move {
+            let remove = async {
+                if let Some(container) = container {
+                    return runtime.remove(&container).await;
+                }
+                for found in runtime.list(&owner).await? {
+                    if found.labels.get(kandev_runtime::LABEL_INSTANCE) == Some(&id) {
+                        runtime.remove(&found.id).await?;
+                    }
+                }
+                Ok(())
+            };
+            EngineDone::Removed(remove.await)
+        }));
+    }
+
+    pub(super) fn removed(&mut self, result: Result<(), RuntimeError>) {
+        if let Err(error) = result {
+            // The reconciler finds it by its label.
+            self.log(
+                LogLevel::Warn,
+                format!("the container could not be removed yet: {error}"),
+            );
+        }
+        self.finalize();
+    }
+
+    /// A step of the engine's failed.
+    pub(super) fn could_not_create(&mut self, step: &str, error: &RuntimeError) {
+        let code = match error {
+            RuntimeError::ImageNotFound(_) => FailureCode::ImageNotFound,
+            _ => FailureCode::ContainerCreateFailed,
+        };
+        let failure = Failure {
+            code,
+            message: format!("{step}: {error}"),
+            details: None,
+            transient: error.is_transient(),
+        };
+        if self.ending.is_none() {
+            self.end(Cause::Failed(failure));
+        }
+        self.remove();
+    }
+
+    /// Tells the final status, and answers who waits for it.
+    fn finalize(&mut self) {
+        let verdict = self.verdict();
+        self.cancel_queued("the instance ended");
+        self.status = verdict.status;
+        self.phase = Phase::Ended;
+        self.slot = None;
+        let now = self.shared.clock.now();
+        let exit = self.exit_status.clone();
+        let tail = self.stderr_tail.text();
+        let failure = verdict.failure.clone();
+        let reason = verdict.reason.clone();
+        self.outbox.patch(|p| {
+            p.status = Some(verdict.status);
+            p.finished_at = Some(now);
+            p.progress = (verdict.status == InstanceStatus::Completed)
+                .then_some(100)
+                .or(p.progress);
+            p.exit_code = exit.as_ref().map(|e| e.code);
+            p.oom_killed = exit.as_ref().map(|e| e.oom_killed);
+            p.stderr_tail = tail;
+            p.ended_reason = reason;
+            if let Some(failure) = failure {
+                p.error_code = Some(failure.code);
+                p.error_message = Some(failure.message);
+                p.error_details = failure.details.map(|d| d.to_string());
+            }
+        });
+        let error = verdict
+            .failure
+            .as_ref()
+            .map(|f| json!({"code": f.code, "message": f.message}));
+        let exit_code = self.exit_status.as_ref().map(|e| e.code);
+        let data = json!({
+            "status": verdict.status, "exit_code": exit_code, "error": error, "reason": verdict.reason,
+        });
+        self.event(EventKind::Status, &data);
+        self.outbox.durable();
+        let created = verdict.failure.map_or(Ok(()), Err);
+        self.reply_created(created);
+        self.answer_stops();
+    }
+
+    pub(super) fn answer_stops(&mut self) {
+        for reply in std::mem::take(&mut self.stop_replies) {
+            self.reply(reply, ());
+        }
+    }
+
+    /// Made once, while it is known what the instance was doing.
+    fn verdict(&self) -> Verdict {
+        self.verdict.clone().unwrap_or_else(|| self.judge())
+    }
+
+    fn judge(&self) -> Verdict {
+        let exit = self.exit_status.as_ref();
+        let status = |status, reason: &str| Verdict {
+            status,
+            failure: None,
+            reason: Some(reason.to_owned()),
+        };
+        match self.ending.as_ref().map(|e| &e.cause) {
+            Some(Cause::Stop { reason, .. }) => status(
+                InstanceStatus::Stopped,
+                reason.as_deref().unwrap_or("stopped by the caller"),
+            ),
+            Some(Cause::Idle) => status(InstanceStatus::Completed, "idle"),
+            Some(Cause::OneShot {
+                turn: TurnStatus::Cancelled,
+            }) => status(InstanceStatus::Stopped, "its turn was cancelled"),
+            Some(Cause::OneShot {
+                turn: TurnStatus::Failed,
+            }) => Verdict {
+                status: InstanceStatus::Failed,
+                failure: Some(Failure {
+                    code: FailureCode::AgentExited,
+                    message: "its turn failed".to_owned(),
+                    details: None,
+                    transient: false,
+                }),
+                reason: None,
+            },
+            Some(Cause::OneShot { .. }) => status(InstanceStatus::Completed, "its turn is over"),
+            Some(Cause::IgnoredCancel) => status(
+                InstanceStatus::Stopped,
+                "the agent did not end its turn when it was cancelled",
+            ),
+            Some(Cause::Shutdown) => status(InstanceStatus::Stopped, "the server was shut down"),
+            Some(Cause::Failed(failure)) => Verdict {
+                status: InstanceStatus::Failed,
+                failure: Some(failure.clone()),
+                reason: None,
+            },
+            None => self.verdict_of_exit(exit),
+        }
+    }
+
+    /// The agent ended by itself.
+    fn verdict_of_exit(&self, exit: Option<&ExitStatus>) -> Verdict {
+        let failed = |code, message| Verdict {
+            status: InstanceStatus::Failed,
+            failure: Some(Failure {
+                code,
+                message,
+                details: Some(self.exit_details()),
+                transient: false,
+            }),
+            reason: None,
+        };
+        let Some(exit) = exit else {
+            return failed(FailureCode::RuntimeLost, "the container was lost".to_owned());
+        };
+        if exit.oom_killed {
+            return failed(
+                FailureCode::OomKilled,
+                "the agent hit its memory limit".to_owned(),
+            );
+        }
+        if self.turns.cancelled_within(self.shared.settings.cancel_grace) {
+            let reason = Some("the agent ended when its turn was cancelled".to_owned());
+            return Verdict {
+                status: InstanceStatus::Stopped,
+                failure: None,
+                reason,
+            };
+        }
+        if exit.code != 0 {
+            return failed(
+                FailureCode::AgentExited,
+                format!("the agent ended with exit code {}", exit.code),
+            );
+        }
+        if self.status == InstanceStatus::Starting {
+            return failed(
+                FailureCode::AgentExited,
+                "the agent ended before its session was ready".to_owned(),
+            );
+        }
+        if self.turns.running.is_some() {
+            return failed(
+                FailureCode::AgentExited,
+                "the agent ended in the middle of a turn".to_owned(),
+            );
+        }
+        Verdict {
+            status: InstanceStatus::Completed,
+            failure: None,
+            reason: Some("the agent ended".to_owned()),
+        }
+    }
+
+    /// The next moment at which something is due.
+    pub(super) fn next_deadline(&self) -> Instant {
+        let mut next = Instant::now() + NEVER;
+        let mut consider = |at: Option<Instant>| {
+            if let Some(at) = at {
+                next = next.min(at);
+            }
+        };
+        match (&self.phase, &self.ending) {
+            (Phase::Draining { until }, _) => consider((!self.is_stalled()).then_some(*until)),
+            (Phase::Removing | Phase::Ended, _) => {}
+            (_, Some(ending)) => {
+                if let Stage::StdinClosed { until } = ending.stage {
+                    consider(Some(until));
+                }
+                consider(self.cancel_until());
+                consider(self.exit_expected);
+            }
+            (_, None) => {
+                consider(Some(self.life_until));
+                consider(self.handshake_until);
+                consider(self.exit_expected);
+                consider(self.cancel_until());
+                consider(self.turns.running.as_ref().and_then(|r| r.until));
+                consider(self.idle_until());
+            }
+        }
+        next
+    }
+
+    fn cancel_until(&self) -> Option<Instant> {
+        self.turns
+            .running
+            .as_ref()
+            .and_then(|r| r.cancel.as_ref())
+            .map(|c| c.until)
+    }
+
+    fn idle_until(&self) -> Option<Instant> {
+        let own = self.spec.options.idle_timeout_seconds.map(Duration::from_secs);
+        let limit = own.or(self.shared.settings.idle_timeout)?;
+        self.idle_since.map(|since| since + limit)
+    }
+
+    /// Something is due.
+    pub(super) fn time_is_up(&mut self) {
+        let now = Instant::now();
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        match (&self.phase, &self.ending) {
+            (Phase::Draining { until }, _) if *until <= now => self.conclude(),
+            (Phase::Draining { .. } | Phase::Removing | Phase::Ended, _) => {}
+            (_, Some(ending)) => {
+                let closed = matches!(ending.stage, Stage::StdinClosed { until } if until <= now);
+                let ignored = matches!(ending.stage, Stage::Cancelling) && due(self.cancel_until());
+                if due(self.exit_expected) {
+                    self.log(
+                        LogLevel::Error,
+                        "the engine does not say how the container ended".to_owned(),
+                    );
+                    self.remove();
+                } else if closed || ignored {
+                    self.terminate();
+                }
+            }
+            (_, None) if due(Some(self.life_until)) => {
+                self.fail(FailureCode::Timeout, "the instance's time is up".to_owned());
+            }
+            (_, None) if due(self.handshake_until) => {
+                let limit = self.shared.settings.handshake_timeout;
+                self.fail(
+                    FailureCode::HandshakeTimeout,
+                    format!("the agent was not ready within {limit:?}"),
+                );
+            }
+            (_, None) if due(self.exit_expected) => {
+                let message = "the connection to the container is lost".to_owned();
+                self.fail(FailureCode::RuntimeLost, message);
+            }
+            (_, None) if due(self.cancel_until()) => self.end(Cause::IgnoredCancel),
+            (_, None) if due(self.turns.running.as_ref().and_then(|r| r.until)) => {
+                if let Some(running) = &mut self.turns.running {
+                    running.until = None;
+                }
+                self.cancel(Some("the turn's time is up".to_owned()));
+            }
+            (_, None) if due(self.idle_until()) => self.end(Cause::Idle),
+            (_, None) => {}
+        }
+    }
+}
+
+impl Ending {
+    const fn is_forced(&self) -> bool {
+        matches!(self.cause, Cause::Stop { force: true, .. } | Cause::IgnoredCancel)
+    }
+}
+
+impl Cause {
+    fn describe(&self) -> String {
+        match self {
+            Self::Stop { reason, force } => {
+                let how = if *force { "stopped at once" } else { "stopped" };
+                reason
+                    .as_ref()
+                    .map_or_else(|| how.to_owned(), |reason| format!("{how}: {reason}"))
+            }
+            Self::Idle => "idle for too long".to_owned(),
+            Self::OneShot { .. } => "its turn is over".to_owned(),
+            Self::IgnoredCancel => "the agent ignored a cancel".to_owned(),
+            Self::Failed(failure) => format!("{}: {}", failure.code, failure.message),
+            Self::Shutdown => "the server shuts down".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! From the container's start to a session that takes prompts.
+//!
+//! ```text
+//! initialize ─► session/new | session/resume | session/load ─► mode, model, options ─► Ready
+//!                    │    ▲
+//!        -32000 ─► authenticate, once, if the environment answers one of the agent's methods
+//! ```
+
+use kandev_acp::dialect::{self, ClientInfo, Negotiated};
+use kandev_acp::{Dialect, RpcError};
+use kandev_domain::agent_type::Protocol;
+use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, SessionKey, TurnId};
+use kandev_store::journal::Change;
+use kandev_store::sessions::{NewSession, SessionFacet};
+use kandev_store::tasks::TaskMetadata;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::actor::{Actor, Phase, SessionRef};
+use super::ending::{Cause, Failure};
+use crate::launch::OnLost;
+use crate::outbox::Effect;
+
+/// What an answer of the agent's belongs to.
+#[derive(Debug, Clone)]
+pub(super) enum Call {
+    Initialize,
+    Authenticate,
+    NewSession,
+    /// `session/load` or `session/resume`.
+    OldSession,
+    Configure(Setting),
+    Prompt(TurnId),
+}
+
+/// Something to set before the first turn.
+#[derive(Debug, Clone)]
+pub(super) enum Setting {
+    Mode(String),
+    Model(String),
+    Option(String, Value),
+}
+
+/// A `session/load` whose history kandev has already.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    pub updates: u64,
+}
+
+impl Actor {
+    /// Makes the first request, whose answer counts from now on.
+    pub(super) fn prepare_handshake(&mut self) {
+        let protocol = self.spec.agent_type.protocol;
+        self.peer.set_lenient_ids(protocol != Protocol::Acp);
+        let info = ClientInfo {
+            name: "kandev".to_owned(),
+            title: Some("kandev".to_owned()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let params = dialect::initialize_params(protocol, &info, &self.spec.agent_type.client_capabilities);
+        match self.peer.request(Call::Initialize, "initialize", &params) {
+            Ok((_, frame)) => self.initialize = Some(frame),
+            Err(error) => self.fail(FailureCode::HandshakeFailed, error.to_string()),
+        }
+    }
+
+    /// The container runs: the time of the handshake begins.
+    pub(super) fn begin_handshake(&mut self) {
+        self.handshake_until = Some(Instant::now() + self.shared.settings.handshake_timeout);
+        self.log(LogLevel::Info, "container started".to_owned());
+        if let Some(frame) = self.initialize.take() {
+            self.outbox.effect(Effect::Write(frame));
+        }
+    }
+
+    /// Sends a request that belongs to the handshake or follows it.
+    pub(super) fn call(&mut self, tag: Call, call: (&'static str, Value)) {
+        match self.peer.request(tag, call.0, &call.1) {
+            Ok((_, frame)) => self.outbox.effect(Effect::Write(frame)),
+            Err(error) => self.fail(FailureCode::ProtocolError, error.to_string()),
+        }
+    }
+
+    pub(super) fn fail(&mut self, code: FailureCode, message: String) {
+        self.end(Cause::Failed(Failure {
+            code,
+            message,
+            details: None,
+            transient: false,
+        }));
+    }
+
+    fn fail_with(&mut self, code: FailureCode, message: String, error: &RpcError) {
+        let details = json!({"code": error.code, "message": error.message, "data": error.data});
+        self.end(Cause::Failed(Failure {
+            code,
+            message,
+            details: Some(details),
+            transient: false,
+        }));
+    }
+
+    /// An answer to one of our requests.
+    pub(super) fn answered(&mut self, tag: Call, outcome: Result<Box<RawValue>, RpcError>) {
+        if self.ending.is_some() && !matches!(tag, Call::Prompt(_)) {
+            return;
+        }
+        match (tag, outcome) {
+            (Call::Initialize, Ok(result)) => self.initialized(&result),
+            (Call::Initialize, Err(error)) => {
+                let message = format!("the agent refused initialize: {}", error.message);
+                self.fail_with(FailureCode::HandshakeFailed, message, &error);
+            }
+            (Call::Authenticate, Ok(_)) => self.open_session(),
+            (Call::NewSession, Ok(result)) => self.session_established(&result, "new"),
+            (Call::OldSession, Ok(result)) => {
+                let how = if self.replay.is_some() {
+                    "loaded"
+                } else {
+                    "resumed"
+                };
+                self.session_established(&result, how);
+            }
+            (Call::NewSession | Call::OldSession, Err(error)) if error.is_auth_required() => {
+                self.authenticate(&error);
+            }
+            (Call::Authenticate, Err(error)) => self.auth_required(&error),
+            (Call::NewSession, Err(error)) => {
+                let message = format!("the agent refused session/new: {}", error.message);
+                self.fail_with(FailureCode::HandshakeFailed, message, &error);
+            }
+            (Call::OldSession, Err(error)) => {
+                self.session_lost(
+                    format!("the agent did not resume the session: {}", error.message),
+                    &error,
+                );
+            }
+            (Call::Configure(setting), Err(error)) => {
+                let message = format!("the agent refused {}: {}", setting.describe(), error.message);
+                self.fail_with(FailureCode::HandshakeFailed, message, &error);
+            }
+            (Call::Configure(_), Ok(result)) => {
+                let info = self
+                    .agent
+                    .as_ref()
+                    .map(|a| dialect::session_established(a.dialect, &result));
+                if let Some(options) = info.and_then(|info| info.config_options) {
+                    self.facet("config_options", &options);
+                }
+                self.configure_next();
+            }
+            (Call::Prompt(turn), outcome) => self.prompt_answered(turn, outcome),
+        }
+    }
+
+    fn initialized(&mut self, result: &RawValue) {
+        let negotiated = match dialect::negotiate(self.spec.agent_type.protocol, result) {
+            Ok(negotiated) => negotiated,
+            Err(error) => return self.fail(FailureCode::HandshakeFailed, error.to_string()),
+        };
+        self.peer.set_lenient_ids(negotiated.dialect == Dialect::Kandev);
+        self.agent = Some(negotiated);
+        self.open_session();
+    }
+
+    fn open_session(&mut self) {
+        let Some(agent) = &self.agent else { return };
+        let (dialect, methods) = (agent.dialect, agent.session);
+        let cwd = self.spec.agent_type.working_dir.clone();
+        let servers = std::mem::take(&mut self.spec.mcp_servers);
+        let none = Map::new();
+        let resume = self.spec.resume.clone();
+        let call = match resume {
+            None => (Call::NewSession, dialect.session_new(&cwd, &servers, &none)),
+            Some(resume) => {
+                // With a history of our own a silent resume is enough. Without one the replay is the history.
+                let silent = dialect.session_resume(&resume.session_id, &cwd, &servers, &none);
+                let known = resume.key.is_some();
+                match silent.filter(|_| methods.resume && (known || !methods.load)) {
+                    Some(call) => (Call::OldSession, call),
+                    None if methods.load => {
+                        self.replay = known.then(Replay::default);
+                        (
+                            Call::OldSession,
+                            dialect.session_load(&resume.session_id, &cwd, &servers, &none),
+                        )
+                    }
+                    None => {
+                        self.spec.mcp_servers = servers;
+                        let error = RpcError::method_not_found("session/load");
+                        return self.session_lost("the agent cannot resume sessions".to_owned(), &error);
+                    }
+                }
+            }
+        };
+        self.spec.mcp_servers = servers;
+        self.call(call.0, call.1);
+    }
+
+    /// One of the agent's methods may be answered by variables that the launch gave; else only a person can.
+    fn authenticate(&mut self, error: &RpcError) {
+        let Some(agent) = &self.agent else { return };
+        let method = agent
+            .auth_methods
+            .iter()
+            .find(|method| self.env_answers(&method.raw));
+        let call = method.and_then(|method| agent.dialect.authenticate(&method.id));
+        match call {
+            Some(call) if !self.authenticated => {
+                self.authenticated = true;
+                self.call(Call::Authenticate, call);
+            }
+            _ => self.auth_required(error),
+        }
+    }
+
+    fn env_answers(&self, method: &RawValue) -> bool {
+        let Ok(method) = serde_json::from_str::<Value>(method.get()) else {
+            return false;
+        };
+        let vars = method["vars"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let known =
+            |name: &str| self.spec.env.contains_key(name) || self.spec.agent_type.env.contains_key(name);
+        method["type"] == "env_var"
+            && !vars.is_empty()
+            && vars.iter().all(|var| var["name"].as_str().is_some_and(known))
+    }
+
+    fn auth_required(&mut self, error: &RpcError) {
+        let methods: Vec<&RawValue> = self
+            .agent
+            .iter()
+            .flat_map(|a| &a.auth_methods)
+            .map(|m| m.raw.as_ref())
+            .collect();
+        let details = json!({
+            "code": error.code, "message": error.message, "data": error.data, "auth_methods": methods,
+        });
+        self.end(Cause::Failed(Failure {
+            code: FailureCode::AuthRequired,
+            message: format!("the agent wants to be authenticated: {}", error.message),
+            details: Some(details),
+            transient: false,
+        }));
+    }
+
+    fn session_lost(&mut self, message: String, error: &RpcError) {
+        if self.spec.options.on_lost == OnLost::Fail {
+            return self.fail_with(FailureCode::SessionLost, message, error);
+        }
+        self.log(
+            LogLevel::Warn,
+            format!("{message}; a fresh session is started, as the launch allows"),
+        );
+        self.spec.resume = None;
+        self.replay = None;
+        self.open_session();
+    }
+
+    fn session_established(&mut self, result: &RawValue, how: &'static str) {
+        let Some(agent) = &self.agent else { return };
+        let dialect = agent.dialect;
+        let info = dialect::session_established(dialect, result);
+        let resumed = self.spec.resume.as_ref();
+        let id = info
+            .session_id
+            .clone()
+            .or_else(|| resumed.map(|r| r.session_id.clone()));
+        let Some(id) = id else {
+            let message = "the agent's answer to session/new has no sessionId".to_owned();
+            return self.fail(FailureCode::HandshakeFailed, message);
+        };
+        let known = resumed.and_then(|r| r.key);
+        let key = known.unwrap_or_else(SessionKey::generate);
+        self.session = Some(SessionRef { key, id: id.clone() });
+        if known.is_none() {
+            self.outbox.change(Change::Session(NewSession {
+                key,
+                session_id: id.clone(),
+                agent_type: self.spec.agent_type.id.clone(),
+                workspace_path: self.spec.workspace.to_string_lossy().into_owned(),
+                task_id: self.spec.task_id.clone(),
+                created_at: self.shared.clock.now(),
+            }));
+        }
+        self.outbox.patch(|p| p.session_key = Some(key));
+        let keys =
+            std::iter::once("session_id".to_owned()).chain(self.spec.agent_type.session_metadata_key.clone());
+        let entries = keys.map(|k| (k, id.clone())).collect();
+        self.outbox.change(Change::Task(TaskMetadata {
+            task_id: self.spec.task_id.clone(),
+            entries,
+        }));
+        let replayed = self.replay.take().map(|r| r.updates);
+        let data = json!({"session_id": id, "how": how, "replayed_updates": replayed});
+        self.event(EventKind::Session, &data);
+        self.keep_facets(&info);
+        self.outbox.durable();
+        self.plan_configuration();
+        self.configure_next();
+    }
+
+    fn keep_facets(&mut self, info: &dialect::SessionInfo) {
+        let agent = self.agent.as_ref();
+        let methods: Vec<&RawValue> = agent
+            .iter()
+            .flat_map(|a| &a.auth_methods)
+            .map(|m| m.raw.as_ref())
+            .collect();
+        let methods = serde_json::value::to_raw_value(&methods).ok();
+        let protocol = agent.map(|a| {
+            json!(if a.dialect == Dialect::Acp {
+                "acp"
+            } else {
+                "kandev"
+            })
+        });
+        let protocol = protocol.and_then(|p| serde_json::value::to_raw_value(&p).ok());
+        let agent_info = agent.and_then(|a: &Negotiated| a.agent_info.clone());
+        let capabilities = agent.and_then(|a| a.capabilities.clone());
+        let facets = [
+            ("agent_info", agent_info),
+            ("agent_capabilities", capabilities),
+            ("auth_methods", methods),
+            ("protocol", protocol),
+            ("modes", info.modes.clone()),
+            ("models", info.models.clone()),
+            ("config_options", info.config_options.clone()),
+        ];
+        for (facet, value) in facets {
+            if let Some(value) = value {
+                self.facet(facet, &value);
+            }
+        }
+    }
+
+    /// Keeps the latest of something that the agent says about its session.
+    pub(super) fn facet(&mut self, facet: &'static str, value: &RawValue) {
+        if let Some(session) = &self.session {
+            let facet = SessionFacet {
+                session_key: session.key,
+                facet,
+                value: value.get().to_owned(),
+            };
+            self.outbox.facet(facet);
+        }
+    }
+
+    fn plan_configuration(&mut self) {
+        let options = &self.spec.options;
+        self.configure = options
+            .mode
+            .iter()
+            .map(|mode| Setting::Mode(mode.clone()))
+            .chain(options.model.iter().map(|model| Setting::Model(model.clone())))
+            .chain(
+                options
+                    .config_options
+                    .iter()
+                    .map(|(id, value)| Setting::Option(id.clone(), value.clone())),
+            )
+            .collect();
+    }
+
+    fn configure_next(&mut self) {
+        let Some(setting) = self.configure.pop_front() else {
+            return self.ready();
+        };
+        let (Some(agent), Some(session)) = (&self.agent, &self.session) else {
+            return;
+        };
+        let call = match &setting {
+            Setting::Mode(mode) => agent.dialect.set_mode(&session.id, mode),
+            Setting::Model(model) => agent.dialect.set_model(&session.id, model),
+            Setting::Option(id, value) => agent.dialect.set_config_option(&session.id, id, value),
+        };
+        if let Some(call) = call {
+            return self.call(Call::Configure(setting), call);
+        }
+        let message = format!("the agent's protocol has no {}", setting.describe());
+        self.fail(FailureCode::HandshakeFailed, message);
+    }
+
+    fn ready(&mut self) {
+        self.phase = Phase::Ready;
+        self.status = InstanceStatus::Running;
+        self.handshake_until = None;
+        self.idle_since = Some(Instant::now());
+        let now = self.shared.clock.now();
+        self.outbox.patch(|p| {
+            p.status = Some(InstanceStatus::Running);
+            p.running_at = Some(now);
+        });
+        self.event(EventKind::Status, &json!({"status": InstanceStatus::Running}));
+        self.next_turn();
+    }
+}
+
+impl Setting {
+    fn describe(&self) -> String {
+        match self {
+            Self::Mode(mode) => format!("mode '{mode}'"),
+            Self::Model(model) => format!("model '{model}'"),
+            Self::Option(id, _) => format!("option '{id}'"),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What a line of output means.
+
+use bytes::Bytes;
+use kandev_acp::permission::{choose, permission_response};
+use kandev_acp::{Dialect, Effect as Said, Id, Incoming, Line, RpcError, peer, read_update};
+use kandev_domain::{EventKind, LogLevel, LogStream};
+use kandev_runtime::Channel;
+use kandev_store::record::{Data, Record, Source};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::actor::{Actor, Phase};
+use super::handshake::Call;
+use crate::outbox::Effect;
+
+impl Actor {
+    /// The next line of the agent's.
+    pub(super) fn line(&mut self, channel: Channel, line: Line) {
+        let source = self.outbox.count(channel);
+        match (channel, line) {
+            (Channel::Stderr, Line::Complete(line) | Line::Oversized { prefix: line }) => {
+                let text = String::from_utf8_lossy(&line);
+                let level = LogLevel::guess(&text);
+                self.stderr_tail.push(text.trim_end_matches('\r'));
+                self.log_line(source, LogStream::Stderr, level, line);
+            }
+            (Channel::Stdout, Line::Oversized { prefix }) => {
+                let limit = self.shared.settings.max_line_bytes;
+                let message =
+                    format!("a line of stdout is longer than {limit} bytes; only its beginning is kept");
+                tracing::warn!("{message}");
+                let data = json!({"code": "protocol_error", "message": message, "limit": limit});
+                self.record(source, EventKind::Error, prefix, data_of(&data));
+            }
+            (Channel::Stdout, Line::Complete(line)) => self.stdout_line(source, line),
+        }
+    }
+
+    fn stdout_line(&mut self, source: Source, line: Bytes) {
+        // The line is borrowed from a handle of its own, so that it can be stored by the same step.
+        let text = line.clone();
+        match self.peer.receive(&text) {
+            Incoming::Notification { method, params } if method == "session/update" => match params {
+                Some(params) => self.update(source, line, params.raw, params.range),
+                None => self.message(source, line),
+            },
+            Incoming::Notification { .. } | Incoming::Unmatched { .. } => self.message(source, line),
+            Incoming::Response { tag, outcome, .. } => {
+                self.message(source, line);
+                self.answered(tag, outcome);
+            }
+            Incoming::Request { id, method, params } => {
+                let params = params.as_ref().map(|p| (p.raw, p.range.clone()));
+                self.request(source, line, &id, &method, params);
+            }
+            Incoming::Batch { reply } => {
+                self.message(source, line);
+                self.outbox.effect(Effect::Write(reply));
+            }
+            Incoming::Noise(_) => {
+                let level = LogLevel::guess(&String::from_utf8_lossy(&line[..line.len().min(256)]));
+                self.log_line(source, LogStream::Stdout, level, line);
+            }
+        }
+    }
+
+    fn record(&mut self, source: Source, kind: EventKind, line: Bytes, data: Data) {
+        let context = self.context();
+        self.outbox.record(Record {
+            at: self.shared.clock.now(),
+            kind,
+            session_id: context.session_id,
+            turn_id: context.turn_id,
+            source: Some(source),
+            line,
+            data,
+        });
+    }
+
+    /// A frame that has no kind of its own.
+    fn message(&mut self, source: Source, line: Bytes) {
+        let whole = trimmed(&line);
+        self.record(source, EventKind::Message, line, Data::Slice(whole));
+    }
+
+    fn log_line(&mut self, source: Source, stream: LogStream, level: LogLevel, line: Bytes) {
+        let line = if line.ends_with(b"\r") {
+            line.slice(..line.len() - 1)
+        } else {
+            line
+        };
+        self.record(source, EventKind::Log, line, Data::Log { stream, level });
+    }
+
+    fn update(&mut self, source: Source, line: Bytes, params: &RawValue, range: std::ops::Range<usize>) {
+        if let Some(replay) = &mut self.replay
+            && matches!(self.phase, Phase::Handshaking)
+        {
+            // The history is in the database already.
+            replay.updates += 1;
+            return;
+        }
+        let dialect = self.agent.as_ref().map_or(Dialect::Acp, |a| a.dialect);
+        let update = read_update(dialect, &mut self.kandev, params);
+        let data = match &update.mapped {
+            Some(mapped) => Data::Json(mapped.clone()),
+            None => Data::Slice(range),
+        };
+        let mut context = self.context();
+        if let Some(session) = &update.session_id {
+            context.session_id = Some(session.as_ref().to_owned());
+        }
+        if let Some(running) = &mut self.turns.running {
+            running.updates += 1;
+        }
+        self.outbox.record(Record {
+            at: self.shared.clock.now(),
+            kind: EventKind::Update,
+            session_id: context.session_id,
+            turn_id: context.turn_id,
+            source: Some(source),
+            line,
+            data,
+        });
+        if let Some(percent) = update.progress {
+            self.outbox.patch(|p| p.progress = Some(percent));
+        }
+        self.keep(update.effect);
+    }
+
+    fn keep(&mut self, said: Said<'_>) {
+        match said {
+            Said::None | Said::AgentText(_) => {}
+            Said::Plan {
+                entries,
+                completed,
+                total,
+            } => {
+                if let Some(percent) = (completed * 100).checked_div(total) {
+                    self.outbox.patch(|p| p.progress = Some(percent.min(100) as u8));
+                }
+                self.facet("plan", entries);
+            }
+            Said::Usage(usage) => self.facet("usage", usage),
+            Said::Mode(mode) => self.facet_value("current_mode", &json!(mode)),
+            Said::ConfigOptions(options) => self.facet("config_options", options),
+            Said::Commands(commands) => self.facet("commands", commands),
+            Said::Title(title) => self.facet_value("title", &json!(title)),
+            Said::TurnEnd(end) => self.turn_ended_by_update(end),
+        }
+    }
+
+    fn facet_value(&mut self, facet: &'static str, value: &Value) {
+        if let Ok(raw) = serde_json::value::to_raw_value(value) {
+            self.facet(facet, &raw);
+        }
+    }
+
+    /// Every request gets an answer.
+    fn request(
+        &mut self,
+        source: Source,
+        line: Bytes,
+        id: &Id,
+        method: &str,
+        params: Option<(&RawValue, std::ops::Range<usize>)>,
+    ) {
+        match (method, params) {
+            ("session/request_permission", Some((params, range))) => {
+                self.record(source, EventKind::PermissionRequested, line, Data::Slice(range));
+                self.permission(id, params);
+            }
+            ("session/request_permission", None) => {
+                self.message(source, line);
+                let error = RpcError::new(kandev_acp::rpc_error::INVALID_PARAMS, "params are missing");
+                self.outbox
+                    .effect(Effect::Write(peer::respond_error(Some(id), &error)));
+            }
+            _ => {
+                self.message(source, line);
+                self.outbox
+                    .effect(Effect::Write(peer::method_not_found(id, method)));
+            }
+        }
+    }
+
+    fn permission(&mut self, id: &Id, params: &RawValue) {
+        let cancelling =
+            self.turns.running.as_ref().is_some_and(|r| r.cancel.is_some()) || self.ending.is_some();
+        let choice = if cancelling {
+            kandev_acp::permission::Choice::Cancelled
+        } else {
+            choose(self.spec.permission_policy, params).unwrap_or(kandev_acp::permission::Choice::Cancelled)
+        };
+        let response = permission_response(&choice);
+        let data = json!({
+            "request_id": id, "outcome": response["outcome"], "decided_by": "policy", "policy": self.spec.permission_policy,
+        });
+        self.event(EventKind::PermissionResolved, &data);
+        self.outbox.durable();
+        self.outbox.effect(Effect::Write(peer::respond(id, &response)));
+    }
+
+    /// The pipes closed, or the connection to the engine broke.
+    pub(super) fn output_ended(&mut self, error: Option<String>) {
+        if let Some(link) = &mut self.link {
+            link.ended = true;
+        }
+        if let Some(error) = error {
+            self.log(
+                LogLevel::Warn,
+                format!("the container's output broke off: {error}"),
+            );
+            self.event(
+                EventKind::Gap,
+                &json!({"reason": "the connection to the container broke", "error": error}),
+            );
+        }
+        if matches!(self.phase, Phase::Draining { .. }) {
+            self.conclude();
+        } else {
+            self.expect_exit();
+        }
+    }
+
+    /// Fails what the agent will not answer any more.
+    pub(super) fn forget_calls(&mut self) {
+        let pending: Vec<(u64, Call)> = self.peer.drain();
+        if !pending.is_empty() {
+            tracing::debug!(count = pending.len(), "requests without an answer");
+        }
+    }
+}
+
+fn data_of(value: &Value) -> Data {
+    Data::Json(serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+}
+
+/// The part of a line that is JSON.
+fn trimmed(line: &[u8]) -> std::ops::Range<usize> {
+    let start = line.iter().position(|b| !b.is_ascii_whitespace()).unwrap_or(0);
+    let end = line
+        .iter()
+        .rposition(|b| !b.is_ascii_whitespace())
+        .map_or(start, |last| last + 1);
+    start..end
+}

@@ -1,0 +1,383 @@
+//! Turns: one runs, others wait; each has exactly one end.
+
+use std::collections::VecDeque;
+
+use kandev_acp::RpcError;
+use kandev_acp::dialect::{self, PromptOutcome};
+use kandev_acp::update::TurnEnd;
+use kandev_domain::content::Prompt;
+use kandev_domain::lifecycle::{Decision, Refusal};
+use kandev_domain::status::InstanceLifecycle;
+use kandev_domain::{EventKind, InstanceStatus, LogLevel, TurnId, TurnState, TurnStatus};
+use kandev_store::journal::Change;
+use kandev_store::turns::{NewTurn, TurnPatch};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::actor::{Actor, Phase};
+use super::ending::Cause;
+use super::handshake::Call;
+use super::{Accepted, PromptRefused, View};
+use crate::outbox::Effect;
+
+/// The turn with the agent.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub id: TurnId,
+    /// How many updates it had.
+    pub updates: u64,
+    pub cancel: Option<Cancel>,
+    pub until: Option<Instant>,
+}
+
+/// A cancel that was sent.
+#[derive(Debug)]
+pub(super) struct Cancel {
+    pub reason: Option<String>,
+    /// When the agent's patience-worthy time is over.
+    pub until: Instant,
+}
+
+#[derive(Debug)]
+struct Queued {
+    id: TurnId,
+    prompt: Prompt,
+}
+
+/// The turns of an instance.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    pub running: Option<Running>,
+    queue: VecDeque<Queued>,
+    last: Option<TurnId>,
+    count: i32,
+    /// When the last one ended, if it was cancelled.
+    cancelled: Option<Instant>,
+    /// How many have their end.
+    pub ended: u32,
+    /// What watchers were last told.
+    pub shown: Option<View>,
+}
+
+/// How a turn ended.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    pub stop_reason: Option<String>,
+    pub usage: Option<Box<RawValue>>,
+    pub meta: Option<Box<RawValue>>,
+    pub error: Option<TurnFailure>,
+}
+
+/// Why a turn failed.
+#[derive(Debug)]
+pub(super) struct TurnFailure {
+    pub code: &'static str,
+    pub message: String,
+    pub details: Option<serde_json::Value>,
+}
+
+impl Turns {
+    pub(crate) fn state(&self) -> TurnState {
+        match &self.running {
+            None => TurnState::Idle,
+            Some(running) if running.cancel.is_some() => TurnState::Cancelling,
+            Some(_) => TurnState::Prompting,
+        }
+    }
+
+    /// The running turn was told to end, or the last one was, not longer than `grace` ago.
+    pub(crate) fn cancelled_within(&self, grace: std::time::Duration) -> bool {
+        match &self.running {
+            Some(running) => running.cancel.is_some(),
+            None => self.cancelled.is_some_and(|at| at.elapsed() <= grace),
+        }
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// The turn that output belongs to now: the running one, else the last, since agents tell things after the end.
+    pub(crate) fn attributed(&self) -> Option<TurnId> {
+        self.running.as_ref().map(|r| r.id).or(self.last)
+    }
+}
+
+impl Actor {
+    /// A prompt of a caller's, after what the state admits.
+    pub(super) fn prompt(&mut self, prompt: Prompt, decision: Decision) -> Result<Accepted, PromptRefused> {
+        if let Decision::Refuse(refusal) = decision {
+            return Err(refusal.into());
+        }
+        if let Some(agent) = &self.agent {
+            prompt.supported_by(agent.prompt)?;
+        }
+        match decision {
+            Decision::CancelThenProceed => {
+                self.cancel_queued("interrupted by a later prompt");
+                self.cancel(Some("interrupted by a later prompt".to_owned()));
+            }
+            Decision::Proceed | Decision::Enqueue => {}
+            Decision::AlreadySo | Decision::Refuse(_) => return Err(Refusal::Busy.into()),
+        }
+        let turn_id = self.accept_prompt(prompt);
+        if matches!(self.phase, Phase::Ready) && self.turns.running.is_none() {
+            self.next_turn();
+        }
+        let queued = self.turns.queue.iter().any(|q| q.id == turn_id);
+        Ok(Accepted {
+            turn_id,
+            session_id: self.session.as_ref().map(|s| s.id.clone()),
+            queued,
+        })
+    }
+
+    /// Puts a prompt at the end of the queue.
+    pub(super) fn accept_prompt(&mut self, prompt: Prompt) -> TurnId {
+        let id = TurnId::generate();
+        self.turns.count += 1;
+        self.outbox.change(Change::TurnQueued(NewTurn {
+            id,
+            instance_id: self.spec.id,
+            ordinal: self.turns.count,
+            prompt: serde_json::to_string(&prompt).unwrap_or_default(),
+            queued_at: self.shared.clock.now(),
+        }));
+        self.log(LogLevel::Debug, format!("prompt {} accepted", self.turns.count));
+        self.outbox.durable();
+        self.turns.queue.push_back(Queued { id, prompt });
+        id
+    }
+
+    /// Hands the next prompt to the agent, if it is free.
+    pub(super) fn next_turn(&mut self) {
+        while self.turns.running.is_none() && self.ending.is_none() && matches!(self.phase, Phase::Ready) {
+            let Some(queued) = self.turns.queue.pop_front() else {
+                break;
+            };
+            let (Some(agent), Some(session)) = (&self.agent, self.session.clone()) else {
+                return;
+            };
+            let refused = queued.prompt.supported_by(agent.prompt).err();
+            let call = agent.dialect.prompt(&session.id, &queued.prompt);
+            self.turns.last = Some(queued.id);
+            self.idle_since = None;
+            let now = Instant::now();
+            let until = self.shared.settings.turn_timeout.map(|limit| now + limit);
+            self.turns.running = Some(Running {
+                id: queued.id,
+                updates: 0,
+                cancel: None,
+                until,
+            });
+            let mut patch = TurnPatch::of(queued.id, TurnStatus::Running);
+            patch.session_key = Some(session.key);
+            patch.first_seq = Some(self.outbox.next_seq());
+            patch.started_at = Some(self.shared.clock.now());
+            self.outbox.change(Change::Turn(patch));
+            let data = json!({"turn_id": queued.id, "prompt": queued.prompt});
+            self.event(EventKind::TurnStarted, &data);
+            self.outbox.durable();
+            match refused {
+                None => self.call(Call::Prompt(queued.id), call),
+                // Accepted before the agent had said what it takes.
+                Some(error) => {
+                    let error = TurnFailure {
+                        code: "validation_error",
+                        message: error.to_string(),
+                        details: None,
+                    };
+                    self.end_turn(End {
+                        error: Some(error),
+                        ..End::default()
+                    });
+                }
+            }
+        }
+    }
+
+    /// Tells the agent to end the running turn. Before there is a session, the waiting prompts are given up instead.
+    pub(super) fn cancel(&mut self, reason: Option<String>) {
+        let until = Instant::now() + self.shared.settings.cancel_grace;
+        let Some(running) = &mut self.turns.running else {
+            return self.cancel_queued(reason.as_deref().unwrap_or("cancelled before it began"));
+        };
+        if running.cancel.is_some() {
+            return;
+        }
+        running.cancel = Some(Cancel {
+            reason: reason.clone(),
+            until,
+        });
+        self.log(
+            LogLevel::Info,
+            format!(
+                "cancelling the turn: {}",
+                reason.as_deref().unwrap_or("no reason given")
+            ),
+        );
+        self.outbox.durable();
+        if let (Some(agent), Some(session)) = (&self.agent, &self.session) {
+            let (method, params) = agent.dialect.cancel(&session.id, reason.as_deref());
+            match kandev_acp::peer::notification(method, &params) {
+                Ok(frame) => self.outbox.effect(Effect::Write(frame)),
+                Err(error) => self.log(
+                    LogLevel::Error,
+                    format!("the cancel could not be written: {error}"),
+                ),
+            }
+        }
+    }
+
+    /// Gives every waiting prompt its end.
+    pub(super) fn cancel_queued(&mut self, reason: &str) {
+        while let Some(queued) = self.turns.queue.pop_front() {
+            let now = self.shared.clock.now();
+            let mut context = self.context();
+            context.turn_id = Some(queued.id);
+            let mut patch = TurnPatch::of(queued.id, TurnStatus::Cancelled);
+            patch.cancel_reason = Some(reason.to_owned());
+            patch.finished_at = Some(now);
+            patch.last_seq = Some(self.outbox.next_seq());
+            let data =
+                json!({"turn_id": queued.id, "status": TurnStatus::Cancelled, "cancel_reason": reason});
+            self.outbox.event(now, EventKind::TurnEnded, context, &data);
+            self.outbox.change(Change::Turn(patch));
+            self.outbox.durable();
+            self.turns.ended += 1;
+        }
+    }
+
+    /// The agent's answer to a prompt. One that belongs to an earlier turn ends nothing.
+    pub(super) fn prompt_answered(&mut self, turn: TurnId, outcome: Result<Box<RawValue>, RpcError>) {
+        if self.turns.running.as_ref().is_none_or(|r| r.id != turn) {
+            return;
+        }
+        let Some(agent) = &self.agent else { return };
+        let outcome = match &outcome {
+            Ok(result) => dialect::prompt_outcome(agent.dialect, Ok(result)),
+            Err(error) => dialect::prompt_outcome(agent.dialect, Err(error.clone())),
+        };
+        match outcome {
+            PromptOutcome::Accepted => {}
+            PromptOutcome::Ended {
+                stop_reason,
+                usage,
+                meta,
+            } => {
+                self.end_turn(End {
+                    stop_reason: Some(stop_reason),
+                    usage,
+                    meta,
+                    error: None,
+                });
+            }
+            PromptOutcome::Failed(error) => {
+                let details = json!({"code": error.code, "message": error.message, "data": error.data});
+                let failure = TurnFailure {
+                    code: if error.is_auth_required() {
+                        "auth_required"
+                    } else {
+                        "agent_error"
+                    },
+                    message: error.message,
+                    details: Some(details),
+                };
+                self.end_turn(End {
+                    error: Some(failure),
+                    ..End::default()
+                });
+            }
+        }
+    }
+
+    /// The end of a turn in the kandev dialect.
+    pub(super) fn turn_ended_by_update(&mut self, end: TurnEnd) {
+        let error = match end.error {
+            Some(error) => Some((error.message, error.details)),
+            None if !end.success => Some((
+                end.summary
+                    .clone()
+                    .unwrap_or_else(|| "the agent reported no success".to_owned()),
+                None,
+            )),
+            None => None,
+        };
+        let error = error.map(|(message, details)| TurnFailure {
+            code: "agent_error",
+            message,
+            details: details.map(serde_json::Value::from),
+        });
+        let meta = end
+            .summary
+            .and_then(|s| serde_json::value::to_raw_value(&json!({"summary": s})).ok());
+        self.end_turn(End {
+            stop_reason: Some(end.stop_reason),
+            usage: None,
+            meta,
+            error,
+        });
+    }
+
+    /// Gives the running turn its end. What was cancelled ends cancelled, whatever the agent made of it.
+    pub(super) fn end_turn(&mut self, end: End) {
+        let Some(running) = self.turns.running.take() else {
+            return;
+        };
+        let status = match (&running.cancel, &end) {
+            (Some(_), _) => TurnStatus::Cancelled,
+            (
+                None,
+                End {
+                    stop_reason: Some(reason),
+                    ..
+                },
+            ) if reason == "cancelled" => TurnStatus::Cancelled,
+            (None, End { error: Some(_), .. }) => TurnStatus::Failed,
+            (None, _) => TurnStatus::Completed,
+        };
+        let now = self.shared.clock.now();
+        let mut context = self.context();
+        context.turn_id = Some(running.id);
+        let error = end
+            .error
+            .as_ref()
+            .map(|e| json!({"code": e.code, "message": e.message, "details": e.details}));
+        let cancel_reason = running.cancel.as_ref().and_then(|c| c.reason.clone());
+        let data = json!({
+            "turn_id": running.id, "status": status, "stop_reason": end.stop_reason, "usage": end.usage,
+            "error": error, "cancel_reason": cancel_reason, "updates": running.updates,
+        });
+        if status == TurnStatus::Completed && running.updates == 0 {
+            let text = "the turn ended without any update; agents do so when their model provider fails";
+            self.log(LogLevel::Warn, text.to_owned());
+        }
+        let mut patch = TurnPatch::of(running.id, status);
+        patch.stop_reason = end.stop_reason;
+        patch.usage = end.usage.map(|u| u.get().to_owned());
+        patch.meta = end.meta.map(|m| m.get().to_owned());
+        patch.updates = i64::try_from(running.updates).ok();
+        patch.cancel_reason = cancel_reason;
+        patch.last_seq = Some(self.outbox.next_seq());
+        patch.finished_at = Some(now);
+        if let Some(error) = end.error {
+            patch.error_code = Some(error.code.to_owned());
+            patch.error_message = Some(error.message);
+            patch.error_details = error.details.map(|d| d.to_string());
+        }
+        self.outbox.event(now, EventKind::TurnEnded, context, &data);
+        self.outbox.change(Change::Turn(patch));
+        self.outbox.durable();
+        self.turns.ended += 1;
+        self.turns.cancelled = (status == TurnStatus::Cancelled).then(Instant::now);
+        self.idle_since = Some(Instant::now());
+        if self.ending.is_some() {
+            return self.turn_over_while_ending();
+        }
+        if self.spec.lifecycle == InstanceLifecycle::OneShot && self.status == InstanceStatus::Running {
+            return self.end(Cause::OneShot { turn: status });
+        }
+        self.next_turn();
+    }
+}

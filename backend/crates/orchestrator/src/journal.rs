@@ -1,0 +1,169 @@
+//! The group commit: one transaction at a time for the whole process, and whatever arrived meanwhile goes into the next.
+//!
+//! So the latency is one commit when little happens, and the throughput grows with the load. A batch is acknowledged
+//! only after its commit; an instance that waits for the acknowledgement takes no more output from its agent, which is how
+//! a slow database holds agents back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kandev_domain::Clock;
+use kandev_store::journal::{Batch, JournalWriter};
+use kandev_store::{PgPool, StoreError};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How many instances' batches may wait.
+const QUEUE: usize = 1024;
+/// How many bytes go into one transaction, unless a single batch has more.
+const MAX_COMMIT_BYTES: usize = 8 << 20;
+/// How many batches go into one transaction.
+const MAX_COMMIT_BATCHES: usize = 512;
+/// Waits between attempts while the database is away.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LAST: Duration = Duration::from_secs(2);
+
+/// Why a batch was not stored.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum JournalError {
+    /// The database refused it, which is a defect of kandev's.
+    #[error("the journal refused a batch: {0}")]
+    Refused(String),
+    /// The process is ending.
+    #[error("the journal is closed")]
+    Closed,
+}
+
+struct Entry {
+    batch: Batch,
+    stored: oneshot::Sender<Result<(), JournalError>>,
+}
+
+/// A way to the journal.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    queue: mpsc::Sender<Entry>,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("instance", &self.batch.instance_id())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Journal {
+    /// Starts the writer. It ends once every [`Journal`] is gone and all is stored, or at once with `abandon`.
+    pub fn start(
+        pool: &PgPool,
+        clock: Arc<dyn Clock>,
+        tracker: &TaskTracker,
+        abandon: CancellationToken,
+    ) -> Self {
+        let (queue, entries) = mpsc::channel(QUEUE);
+        let writer = JournalWriter::new(pool);
+        tracker.spawn(async move {
+            tokio::select! {
+                () = run(writer, clock, entries) => {}
+                () = abandon.cancelled() => tracing::warn!("the journal was closed before all was stored"),
+            }
+        });
+        Self { queue }
+    }
+
+    /// Stores a batch, and answers once it is.
+    pub async fn store(&self, batch: Batch) -> Result<(), JournalError> {
+        let (stored, answer) = oneshot::channel();
+        self.queue
+            .send(Entry { batch, stored })
+            .await
+            .map_err(|_| JournalError::Closed)?;
+        answer.await.map_err(|_| JournalError::Closed)?
+    }
+}
+
+async fn run(mut writer: JournalWriter, clock: Arc<dyn Clock>, mut entries: mpsc::Receiver<Entry>) {
+    while let Some(first) = entries.recv().await {
+        let mut size = first.batch.size();
+        let mut batches = vec![first.batch];
+        let mut waiting = vec![first.stored];
+        while size < MAX_COMMIT_BYTES && batches.len() < MAX_COMMIT_BATCHES {
+            let Ok(entry) = entries.try_recv() else { break };
+            size += entry.batch.size();
+            batches.push(entry.batch);
+            waiting.push(entry.stored);
+        }
+        commit(&mut writer, clock.as_ref(), batches, waiting).await;
+    }
+}
+
+async fn commit(
+    writer: &mut JournalWriter,
+    clock: &dyn Clock,
+    batches: Vec<Batch>,
+    waiting: Vec<oneshot::Sender<Result<(), JournalError>>>,
+) {
+    match write_until_answered(writer, clock, &batches).await {
+        Ok(()) => waiting.into_iter().for_each(|w| drop(w.send(Ok(())))),
+        // One of them is at fault: each gets its own chance, so that an instance's trouble stays its own.
+        Err(_) if batches.len() > 1 => {
+            for (batch, stored) in batches.into_iter().zip(waiting) {
+                let result = write_until_answered(writer, clock, std::slice::from_ref(&batch)).await;
+                report(&batch, result, stored);
+            }
+        }
+        Err(error) => {
+            if let (Some(batch), Some(stored)) = (batches.first(), waiting.into_iter().next()) {
+                report(batch, Err(error), stored);
+            }
+        }
+    }
+}
+
+fn report(batch: &Batch, result: Result<(), StoreError>, stored: oneshot::Sender<Result<(), JournalError>>) {
+    let result = result.map_err(|error| {
+        tracing::error!(instance_id = %batch.instance_id(), %error, "the journal refused a batch");
+        JournalError::Refused(error.to_string())
+    });
+    // An instance that does not wait any more has ended; its batch is stored all the same.
+    let _ = stored.send(result);
+}
+
+/// Tries again for as long as the database is away.
+async fn write_until_answered(
+    writer: &mut JournalWriter,
+    clock: &dyn Clock,
+    batches: &[Batch],
+) -> Result<(), StoreError> {
+    let mut pause = RETRY_FIRST;
+    let mut attempts = 0_u32;
+    loop {
+        let result = match attempts {
+            0 => writer.write(batches, clock.now()).await,
+            // The connection may have broken after the commit and before its answer.
+            _ => match writer.has_written(batches).await {
+                Ok(true) => Ok(()),
+                Ok(false) => writer.write(batches, clock.now()).await,
+                Err(error) => Err(error),
+            },
+        };
+        match result {
+            Err(error) if error.is_transient() => {
+                attempts += 1;
+                if attempts == 1 {
+                    tracing::warn!(%error, "the journal waits for the database");
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_LAST);
+            }
+            result => {
+                if attempts > 0 {
+                    tracing::info!(attempts, "the journal has its database again");
+                }
+                return result;
+            }
+        }
+    }
+}

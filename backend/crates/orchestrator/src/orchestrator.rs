@@ -1,0 +1,557 @@
+//! The way in: launches, and commands to instances.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kandev_domain::agent_type::Protocol;
+use kandev_domain::content::Prompt;
+use kandev_domain::lifecycle::{Refusal, WhenBusy};
+use kandev_domain::status::PermissionPolicy;
+use kandev_domain::{AgentType, Clock, InstanceId, TaskId};
+use kandev_runtime::ContainerRuntime;
+use kandev_store::instances::{self, Instance, NewInstance};
+use kandev_store::journal::Position;
+use kandev_store::tasks::{self, Task};
+use kandev_store::{PgPool, StoreError, sessions};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::catalogue::Catalogue;
+use crate::instance::{
+    Accepted, Actor, Cancelled, Command, Handle, Parts as ActorParts, PromptRefused, View,
+};
+use crate::journal::Journal;
+use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom};
+use crate::secrets::Sealer;
+use crate::settings::Settings;
+use crate::slots::Slots;
+use crate::{Shared, reconcile};
+
+/// How long instances have to end when the server does, beyond their own graces.
+const SHUTDOWN_MARGIN: Duration = Duration::from_secs(15);
+
+/// What an orchestrator is made of.
+pub struct Parts {
+    /// The database, migrated.
+    pub pool: PgPool,
+    /// The engine.
+    pub runtime: Arc<dyn ContainerRuntime>,
+    /// The agent types.
+    pub catalogue: Catalogue,
+    /// The operator's decisions.
+    pub settings: Settings,
+    /// The key for what is secret.
+    pub sealer: Sealer,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// What is kept encrypted of a launch.
+#[derive(Serialize, Deserialize)]
+struct Secrets {
+    env: BTreeMap<String, String>,
+    mcp_servers: String,
+}
+
+/// The instances of this process.
+#[derive(Debug, Default)]
+struct Held {
+    handles: Mutex<HashMap<InstanceId, Handle>>,
+    /// Those that are being recorded and have no task yet.
+    launching: Mutex<HashSet<InstanceId>>,
+}
+
+impl Held {
+    fn has(&self, id: InstanceId) -> bool {
+        lock(&self.launching).contains(&id) || lock(&self.handles).contains_key(&id)
+    }
+
+    fn mailbox(&self, id: InstanceId) -> Option<mpsc::Sender<Command>> {
+        lock(&self.handles).get(&id).map(|handle| handle.mailbox.clone())
+    }
+}
+
+/// Marks an instance as launching until it is dropped.
+struct Launching(Arc<Held>, InstanceId);
+
+impl Launching {
+    fn new(held: &Arc<Held>, id: InstanceId) -> Self {
+        lock(&held.launching).insert(id);
+        Self(Arc::clone(held), id)
+    }
+}
+
+impl Drop for Launching {
+    fn drop(&mut self) {
+        lock(&self.0.launching).remove(&self.1);
+    }
+}
+
+/// Launches instances and hands commands to them.
+pub struct Orchestrator {
+    shared: Arc<Shared>,
+    catalogue: Catalogue,
+    sealer: Sealer,
+    held: Arc<Held>,
+    abandon_journal: CancellationToken,
+    closing: CancellationToken,
+}
+
+impl std::fmt::Debug for Orchestrator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Orchestrator").finish_non_exhaustive()
+    }
+}
+
+/// A launch that was recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Launched {
+    /// The instance.
+    pub id: InstanceId,
+}
+
+/// Why a command did not reach an instance, or did nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// There is none with this id.
+    #[error("there is no such instance")]
+    NotFound,
+    /// Its state does not admit it.
+    #[error(transparent)]
+    Refused(#[from] PromptRefused),
+    /// Too many commands wait.
+    #[error("too many commands wait for the instance")]
+    TooMany,
+    /// The instance is recorded as active, but not held here.
+    #[error("the instance is not held by this server")]
+    NotHere,
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Orchestrator {
+    /// Starts the journal and the reconciler.
+    pub fn start(parts: Parts) -> Arc<Self> {
+        let tracker = TaskTracker::new();
+        let abandon_journal = CancellationToken::new();
+        let closing = CancellationToken::new();
+        let journal = Journal::start(
+            &parts.pool,
+            Arc::clone(&parts.clock),
+            &tracker,
+            abandon_journal.clone(),
+        );
+        let slots = Slots::new(parts.settings.max_instances.max(1));
+        let shared = Arc::new(Shared {
+            pool: parts.pool,
+            runtime: parts.runtime,
+            journal,
+            clock: parts.clock,
+            settings: parts.settings,
+            slots,
+            tracker,
+            stop_agents: CancellationToken::new(),
+        });
+        let orchestrator = Arc::new(Self {
+            shared: Arc::clone(&shared),
+            catalogue: parts.catalogue,
+            sealer: parts.sealer,
+            held: Arc::default(),
+            abandon_journal,
+            closing: closing.clone(),
+        });
+        let held = Arc::clone(&orchestrator.held);
+        shared.tracker.spawn(reconcile::run(
+            Arc::clone(&shared),
+            move |id| held.has(id),
+            closing,
+        ));
+        orchestrator
+    }
+
+    /// The agent types.
+    pub const fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// The operator's decisions.
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// The time.
+    pub fn clock(&self) -> &dyn Clock {
+        self.shared.clock.as_ref()
+    }
+
+    /// Where a starting instance stands in the queue for a slot, from 1.
+    pub fn queue_position(&self, id: InstanceId) -> Option<usize> {
+        self.shared.slots.position(id)
+    }
+
+    /// Watches an instance that is held here.
+    pub fn watch(&self, id: InstanceId) -> Option<watch::Receiver<View>> {
+        lock(&self.held.handles)
+            .get(&id)
+            .map(|handle| handle.view.clone())
+    }
+
+    /// Launches an instance, and answers once it has a container or a place in the queue.
+    ///
+    /// Once begun it is finished or undone, whether or not the caller waits.
+    pub async fn launch(self: &Arc<Self>, request: LaunchRequest) -> Result<Launched, LaunchError> {
+        let this = Arc::clone(self);
+        let task = self
+            .shared
+            .tracker
+            .spawn(async move { this.launch_now(request).await });
+        task.await
+            .map_err(|error| LaunchError::Internal(error.to_string()))?
+    }
+
+    async fn launch_now(self: Arc<Self>, mut request: LaunchRequest) -> Result<Launched, LaunchError> {
+        if self.closing.is_cancelled() {
+            return Err(LaunchError::ShuttingDown);
+        }
+        let agent_type = self
+            .catalogue
+            .get(&request.agent_type)
+            .ok_or_else(|| LaunchError::UnknownType(request.agent_type.clone()))?
+            .clone();
+        apply_env(&mut request, &agent_type)?;
+        if agent_type.protocol == Protocol::Legacy {
+            return Err(LaunchError::invalid(
+                "agent_type",
+                "agents of the legacy protocol cannot be launched yet",
+            ));
+        }
+        if request.permission_policy == PermissionPolicy::Ask {
+            let problem = "'ask' is not available yet; choose 'allow' or 'reject'";
+            return Err(LaunchError::invalid("permission_policy", problem));
+        }
+        let workspace = {
+            // Looking at the file system can block.
+            let (request, agent_type) = (request.clone(), agent_type.clone());
+            let settings = self.shared.settings.clone();
+            let check = move || launch::check(&request, &agent_type, &settings);
+            tokio::task::spawn_blocking(check)
+                .await
+                .map_err(|e| LaunchError::Internal(e.to_string()))??
+        };
+        let resume = self.session_to_resume(&request).await?;
+        let id = InstanceId::generate();
+        let task_id = request.task_id.clone().unwrap_or_else(TaskId::generate);
+        let launching = Launching::new(&self.held, id);
+        self.record(id, &task_id, &request, &workspace.to_string_lossy())
+            .await?;
+        let spec = InstanceSpec {
+            id,
+            task_id,
+            agent_type,
+            workspace,
+            env: request.env,
+            mcp_servers: request.mcp_servers,
+            priority: request.priority,
+            permission_policy: request.permission_policy,
+            lifecycle: request.lifecycle,
+            options: request.options,
+            resume,
+            first_prompt: request.prompt,
+        };
+        let (created, answer) = oneshot::channel();
+        let parts = ActorParts {
+            shared: Arc::clone(&self.shared),
+            spec,
+            position: Position::default(),
+            created,
+        };
+        let held = Arc::clone(&self.held);
+        {
+            // Locked over the start, so that the end of the task finds what it has to take away.
+            let mut handles = lock(&self.held.handles);
+            let handle = Actor::start(parts, move || drop(lock(&held.handles).remove(&id)));
+            handles.insert(id, handle);
+        }
+        drop(launching);
+        match answer.await {
+            Ok(Ok(())) => Ok(Launched { id }),
+            Ok(Err(failure)) => Err(LaunchError::Failed {
+                id,
+                code: failure.code,
+                message: failure.message,
+                transient: failure.transient,
+            }),
+            Err(_) => Err(LaunchError::Internal(
+                "the instance's task ended early".to_owned(),
+            )),
+        }
+    }
+
+    async fn session_to_resume(&self, request: &LaunchRequest) -> Result<Option<ResumeFrom>, LaunchError> {
+        let Some(session_id) = &request.session_id else {
+            return Ok(None);
+        };
+        let known = sessions::by_agents_id(&self.shared.pool, session_id, Some(&request.agent_type)).await?;
+        Ok(Some(ResumeFrom {
+            session_id: session_id.clone(),
+            key: known.map(|s| s.key),
+        }))
+    }
+
+    async fn record(
+        &self,
+        id: InstanceId,
+        task_id: &TaskId,
+        request: &LaunchRequest,
+        workspace: &str,
+    ) -> Result<(), LaunchError> {
+        let now = self.shared.clock.now();
+        let env_sealed = self.seal(id, request)?;
+        let launch =
+            serde_json::to_string(&request.options).map_err(|e| LaunchError::Internal(e.to_string()))?;
+        let task = Task {
+            id: task_id.clone(),
+            title: None,
+            description: None,
+            state: tasks::DEFAULT_STATE.to_owned(),
+            metadata: Value::Object(Map::new()),
+            created_at: now,
+            updated_at: now,
+        };
+        let new = NewInstance {
+            id,
+            task_id: task_id.clone(),
+            agent_type: request.agent_type.clone(),
+            workspace_path: workspace.to_owned(),
+            priority: request.priority,
+            metadata: Value::Object(request.metadata.clone()),
+            launch,
+            env_names: request.env.keys().cloned().collect(),
+            env_sealed,
+            permission_policy: request.permission_policy,
+            lifecycle: request.lifecycle,
+            owner: self.shared.settings.owner.clone(),
+            resumed_from: request.resumed_from,
+            created_at: now,
+        };
+        let mut tx = self.shared.pool.begin().await.map_err(StoreError::from)?;
+        tasks::insert(&mut tx, &task).await?;
+        match instances::insert(&mut tx, &new).await {
+            Err(StoreError::TaskBusy { task_id }) => return Err(LaunchError::TaskBusy(task_id)),
+            inserted => inserted?,
+        }
+        tx.commit().await.map_err(StoreError::from)?;
+        Ok(())
+    }
+
+    fn seal(&self, id: InstanceId, request: &LaunchRequest) -> Result<Vec<u8>, LaunchError> {
+        let mcp_servers =
+            serde_json::to_string(&request.mcp_servers).map_err(|e| LaunchError::Internal(e.to_string()))?;
+        let secrets = Secrets {
+            env: request.env.clone(),
+            mcp_servers,
+        };
+        self.sealer
+            .seal(id, &secrets)
+            .map_err(|e| LaunchError::Internal(e.to_string()))
+    }
+
+    /// Launches a fresh instance that goes on with the session of one that has ended. `env` is added to the old one's.
+    pub async fn resume(
+        self: &Arc<Self>,
+        id: InstanceId,
+        env: BTreeMap<String, String>,
+        prompt: Option<Prompt>,
+    ) -> Result<Launched, LaunchError> {
+        let old = instances::get(&self.shared.pool, id)
+            .await?
+            .ok_or(LaunchError::NoSuchInstance)?;
+        if !old.status.is_final() {
+            return Err(LaunchError::NotResumable(Refusal::StillActive.to_string()));
+        }
+        let Some(session_id) = old.session_id.clone() else {
+            return Err(LaunchError::NotResumable(
+                "the instance never had a session".to_owned(),
+            ));
+        };
+        let request = self.repeat(old, session_id, env, prompt)?;
+        self.launch(request).await
+    }
+
+    fn repeat(
+        &self,
+        old: Instance,
+        session_id: String,
+        env: BTreeMap<String, String>,
+        prompt: Option<Prompt>,
+    ) -> Result<LaunchRequest, LaunchError> {
+        let mut secrets = match self.sealer.open::<Secrets>(old.id, &old.env_sealed) {
+            Ok(secrets) => secrets,
+            // The deployment's key has changed: the caller has to say again what was secret.
+            Err(_) if old.env_names.iter().all(|name| env.contains_key(name)) => Secrets {
+                env: BTreeMap::new(),
+                mcp_servers: "[]".to_owned(),
+            },
+            Err(error) => {
+                let names = old.env_names.join(", ");
+                return Err(LaunchError::invalid(
+                    "env",
+                    format!("{error}; give these again: {names}"),
+                ));
+            }
+        };
+        secrets.env.extend(env);
+        // The first prompt of the old instance was its own.
+        secrets.env.remove(TASK_DESCRIPTION);
+        let mcp_servers =
+            serde_json::from_str(&secrets.mcp_servers).map_err(|e| LaunchError::Internal(e.to_string()))?;
+        let options = serde_json::from_str(&old.launch).map_err(|e| LaunchError::Internal(e.to_string()))?;
+        let metadata = old.metadata.as_object().cloned().unwrap_or_default();
+        Ok(LaunchRequest {
+            agent_type: old.agent_type,
+            workspace_path: old.workspace_path,
+            task_id: Some(old.task_id),
+            env: secrets.env,
+            priority: old.priority,
+            metadata,
+            prompt,
+            session_id: Some(session_id),
+            mcp_servers,
+            permission_policy: old.permission_policy,
+            lifecycle: old.lifecycle,
+            options,
+            resumed_from: Some(old.id),
+        })
+    }
+
+    /// Gives an instance a prompt.
+    pub async fn prompt(
+        &self,
+        id: InstanceId,
+        prompt: Prompt,
+        when_busy: WhenBusy,
+    ) -> Result<Accepted, CommandError> {
+        let (reply, answer) = oneshot::channel();
+        let answered = self
+            .command(
+                id,
+                Command::Prompt {
+                    prompt,
+                    when_busy,
+                    reply,
+                },
+                answer,
+            )
+            .await?;
+        Ok(answered.ok_or(PromptRefused::State(Refusal::Ended))??)
+    }
+
+    /// Cancels what an instance is doing.
+    pub async fn cancel(&self, id: InstanceId, reason: Option<String>) -> Result<Cancelled, CommandError> {
+        let (reply, answer) = oneshot::channel();
+        let answered = self
+            .command(id, Command::Cancel { reason, reply }, answer)
+            .await?;
+        Ok(answered.unwrap_or(Cancelled::Nothing))
+    }
+
+    /// Ends an instance, and answers once it has ended.
+    pub async fn stop(
+        &self,
+        id: InstanceId,
+        reason: Option<String>,
+        force: bool,
+    ) -> Result<(), CommandError> {
+        let (reply, answer) = oneshot::channel();
+        self.command(id, Command::Stop { reason, force, reply }, answer)
+            .await?;
+        Ok(())
+    }
+
+    /// Sends a command to an instance's task; none if the instance has ended.
+    async fn command<T>(
+        &self,
+        id: InstanceId,
+        command: Command,
+        answer: oneshot::Receiver<T>,
+    ) -> Result<Option<T>, CommandError> {
+        if let Some(mailbox) = self.held.mailbox(id) {
+            match mailbox.try_send(command) {
+                Ok(()) => {
+                    if let Ok(answer) = answer.await {
+                        return Ok(Some(answer));
+                    }
+                }
+                Err(mpsc::error::TrySendError::Full(_)) => return Err(CommandError::TooMany),
+                // It has just ended.
+                Err(mpsc::error::TrySendError::Closed(_)) => {}
+            }
+        }
+        let instance = instances::get(&self.shared.pool, id)
+            .await?
+            .ok_or(CommandError::NotFound)?;
+        if instance.status.is_final() {
+            Ok(None)
+        } else {
+            Err(CommandError::NotHere)
+        }
+    }
+
+    /// Ends every instance and stores the last of what happened.
+    pub async fn shut_down(&self) {
+        self.closing.cancel();
+        self.shared.stop_agents.cancel();
+        self.shared.tracker.close();
+        let settings = &self.shared.settings;
+        let limit = settings.cancel_grace + settings.stop_grace * 2 + SHUTDOWN_MARGIN;
+        // The journal's task ends with the last handle to it, which `shared` holds: it is not waited for.
+        let ended = async {
+            let mut watchers: Vec<_> = lock(&self.held.handles)
+                .values()
+                .map(|h| h.view.clone())
+                .collect();
+            for watcher in &mut watchers {
+                // An error means that the task has ended.
+                let _ = watcher.wait_for(|view| view.status.is_final()).await;
+            }
+        };
+        if tokio::time::timeout(limit, ended).await.is_err() {
+            tracing::warn!("some instances have not ended; the next start takes care of them");
+        }
+        self.abandon_journal.cancel();
+        self.shared.tracker.wait().await;
+    }
+}
+
+/// The variable that holds a first prompt.
+const TASK_DESCRIPTION: &str = "TASK_DESCRIPTION";
+
+/// What the seed's callers say by environment variables: the first prompt, and the session to go on with.
+fn apply_env(request: &mut LaunchRequest, agent_type: &AgentType) -> Result<(), LaunchError> {
+    if request.prompt.is_none()
+        && let Some(text) = request
+            .env
+            .get(TASK_DESCRIPTION)
+            .filter(|text| !text.trim().is_empty())
+    {
+        let prompt = Prompt::text(text).map_err(|e| LaunchError::invalid("env", e.to_string()))?;
+        request.prompt = Some(prompt);
+    }
+    if request.session_id.is_none() {
+        let resume = agent_type
+            .resume_env
+            .as_ref()
+            .and_then(|name| request.env.get(name));
+        request.session_id = resume.filter(|id| !id.is_empty()).cloned();
+    }
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,239 @@
+//! What an instance has to store, and what may happen only after that.
+//!
+//! A step of the instance's task adds records, changes and effects. They are stored as one batch, and only then are the
+//! effects let out: frames to the agent, answers to callers, what watchers see. While one batch is being stored the next one
+//! gathers; when that grows too large, the task takes no more output from its agent.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use kandev_domain::{EventKind, InstanceId, LogLevel, LogStream, TurnId};
+use kandev_store::instances::InstancePatch;
+use kandev_store::journal::{Batch, Change, PipeLines, Position};
+use kandev_store::record::{Data, Record, Source};
+use kandev_store::sessions::SessionFacet;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::instance::View;
+use crate::journal::{Journal, JournalError};
+
+/// Beyond this many bytes no more output is taken.
+const FULL_BYTES: usize = 4 << 20;
+/// Beyond this many records no more output is taken.
+const FULL_RECORDS: usize = 4096;
+
+/// What happens once the batch is stored.
+pub(crate) enum Effect {
+    /// A frame for the agent.
+    Write(Bytes),
+    /// An answer to a caller.
+    Reply(Box<dyn FnOnce() + Send>),
+    /// What watchers see.
+    View(View),
+}
+
+type Stored = Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
+
+struct InFlight {
+    effects: Vec<Effect>,
+    stored: Stored,
+}
+
+/// Where a record belongs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Context {
+    pub session_id: Option<String>,
+    pub turn_id: Option<TurnId>,
+}
+
+/// See the module's text.
+pub(crate) struct Outbox {
+    id: InstanceId,
+    journal: Journal,
+    next_seq: i64,
+    lines: PipeLines,
+    records: Vec<Record>,
+    changes: Vec<Change>,
+    effects: Vec<Effect>,
+    bytes: usize,
+    durable: bool,
+    in_flight: Option<InFlight>,
+}
+
+impl Outbox {
+    pub(crate) fn new(id: InstanceId, journal: Journal, from: Position) -> Self {
+        Self {
+            id,
+            journal,
+            next_seq: from.seq + 1,
+            lines: from.lines,
+            records: Vec::new(),
+            changes: Vec::new(),
+            effects: Vec::new(),
+            bytes: 0,
+            durable: false,
+            in_flight: None,
+        }
+    }
+
+    /// The number of the event that would be added next.
+    pub(crate) fn next_seq(&self) -> i64 {
+        self.next_seq + self.records.len() as i64
+    }
+
+    /// Counts the next line of a pipe, stored or not.
+    pub(crate) fn count(&mut self, channel: kandev_runtime::Channel) -> Source {
+        match channel {
+            kandev_runtime::Channel::Stdout => {
+                self.lines.stdout += 1;
+                Source::Stdout(self.lines.stdout)
+            }
+            kandev_runtime::Channel::Stderr => {
+                self.lines.stderr += 1;
+                Source::Stderr(self.lines.stderr)
+            }
+        }
+    }
+
+    /// Adds an event.
+    pub(crate) fn record(&mut self, record: Record) {
+        self.bytes += record.line.len() + 128;
+        if let Data::Json(json) = &record.data {
+            self.bytes += json.get().len();
+        }
+        self.records.push(record);
+    }
+
+    /// Adds an event of kandev's own.
+    pub(crate) fn event(
+        &mut self,
+        at: DateTime<Utc>,
+        kind: EventKind,
+        context: Context,
+        data: &impl Serialize,
+    ) {
+        let json = to_raw_value(data).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        self.record(Record {
+            at,
+            kind,
+            session_id: context.session_id,
+            turn_id: context.turn_id,
+            source: None,
+            line: Bytes::new(),
+            data: Data::Json(json),
+        });
+    }
+
+    /// Adds a line of kandev's own log.
+    pub(crate) fn log(&mut self, at: DateTime<Utc>, level: LogLevel, context: Context, message: String) {
+        self.record(Record {
+            at,
+            kind: EventKind::Log,
+            session_id: context.session_id,
+            turn_id: context.turn_id,
+            source: None,
+            line: Bytes::from(message),
+            data: Data::Log {
+                stream: LogStream::System,
+                level,
+            },
+        });
+    }
+
+    /// Changes the instance's row; patches of one batch are merged.
+    pub(crate) fn patch(&mut self, change: impl FnOnce(&mut InstancePatch)) {
+        let last = self.changes.iter_mut().rev().find_map(|c| match c {
+            Change::Instance(patch) => Some(patch),
+            _ => None,
+        });
+        if let Some(patch) = last {
+            return change(patch);
+        }
+        let mut patch = InstancePatch::of(self.id);
+        change(&mut patch);
+        self.changes.push(Change::Instance(Box::new(patch)));
+    }
+
+    /// Keeps the latest value of a facet.
+    pub(crate) fn facet(&mut self, facet: SessionFacet) {
+        let same = self.changes.iter_mut().find_map(|c| match c {
+            Change::Facet(old) if old.facet == facet.facet && old.session_key == facet.session_key => {
+                Some(old)
+            }
+            _ => None,
+        });
+        match same {
+            Some(old) => old.value = facet.value,
+            None => self.changes.push(Change::Facet(facet)),
+        }
+    }
+
+    /// Changes another row.
+    pub(crate) fn change(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// Lets something happen after the batch is stored.
+    pub(crate) fn effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// This batch holds what no log of the engine's can replay.
+    pub(crate) fn durable(&mut self) {
+        self.durable = true;
+    }
+
+    /// True while no more output should be taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes >= FULL_BYTES || self.records.len() >= FULL_RECORDS
+    }
+
+    /// True once everything is stored.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.is_none() && self.is_empty()
+    }
+
+    /// True while a batch is on its way.
+    pub(crate) fn is_storing(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.changes.is_empty() && self.effects.is_empty()
+    }
+
+    /// Sends what has gathered on its way, unless a batch is on its way already.
+    pub(crate) fn flush(&mut self) {
+        if self.in_flight.is_some() || self.is_empty() {
+            return;
+        }
+        let records = std::mem::take(&mut self.records);
+        let changes = std::mem::take(&mut self.changes);
+        let effects = std::mem::take(&mut self.effects);
+        let durable = std::mem::take(&mut self.durable);
+        self.bytes = 0;
+        let stored: Stored = if records.is_empty() && changes.is_empty() {
+            Box::pin(std::future::ready(Ok(())))
+        } else {
+            let batch = Batch::new(self.id, self.next_seq, &records, self.lines, changes, durable);
+            self.next_seq = batch.last_seq() + 1;
+            let journal = self.journal.clone();
+            Box::pin(async move { journal.store(batch).await })
+        };
+        self.in_flight = Some(InFlight { effects, stored });
+    }
+
+    /// Waits until the batch on its way is stored, and gives its effects. Pending for ever when there is none. Cancel
+    /// safe.
+    pub(crate) async fn stored(&mut self) -> Result<Vec<Effect>, JournalError> {
+        let Some(in_flight) = &mut self.in_flight else {
+            return std::future::pending().await;
+        };
+        let result = in_flight.stored.as_mut().await;
+        let effects = self.in_flight.take().map(|f| f.effects).unwrap_or_default();
+        result.map(|()| effects)
+    }
+}

@@ -1,0 +1,185 @@
+//! The reconciler: what the database says and what the engine has are brought together, at the start and again and again.
+//!
+//! It takes nothing for granted but its two lists, and does nothing when it could not read one of them:
+//! - an instance that is recorded as active and held by no task of this process: its container is stopped and removed,
+//!   and it is `failed` with `runtime_lost`, which is the truth until instances are attached again after a restart;
+//! - a container of this deployment without an active instance, older than a grace: removed.
+//!
+//! Containers of other deployments are not even listed.
+
+use std::sync::Arc;
+
+use kandev_domain::status::TurnStatus;
+use kandev_domain::{EventKind, FailureCode, InstanceId, InstanceStatus, LogLevel, TurnState};
+use kandev_runtime::{ContainerState, ContainerSummary, LABEL_INSTANCE, RuntimeError};
+use kandev_store::instances::Instance;
+use kandev_store::journal::Change;
+use kandev_store::turns::TurnPatch;
+use kandev_store::{StoreError, instances, journal, turns};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::Shared;
+use crate::journal::JournalError;
+use crate::outbox::{Context, Outbox};
+
+/// Why a round was given up; the next one tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The engine.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// What a round did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Instances that were lost.
+    pub lost: usize,
+    /// Containers that were removed.
+    pub removed: usize,
+}
+
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    held: impl Fn(InstanceId) -> bool + Send,
+    closing: CancellationToken,
+) {
+    let mut interval = tokio::time::interval(shared.settings.reconcile_interval);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = interval.tick() => {}
+            () = closing.cancelled() => return,
+        }
+        let round = tokio::select! {
+            round = reconcile(&shared, &held) => round,
+            () = closing.cancelled() => return,
+        };
+        match round {
+            Ok(outcome) if outcome == Outcome::default() => {}
+            Ok(Outcome { lost, removed }) => tracing::info!(lost, removed, "reconciled"),
+            Err(error) => tracing::warn!(%error, "reconciling was given up for now"),
+        }
+    }
+}
+
+async fn reconcile(
+    shared: &Shared,
+    held: &(impl Fn(InstanceId) -> bool + Send),
+) -> Result<Outcome, ReconcileError> {
+    let owner = &shared.settings.owner;
+    // The engine first: an instance that appears after this has a container that is not in the list, which harms nobody.
+    let containers = shared.runtime.list(owner).await?;
+    let active = instances::active(&shared.pool, owner).await?;
+    let mut outcome = Outcome::default();
+    for instance in active.iter().filter(|i| !held(i.id)) {
+        lose(shared, instance, &containers).await?;
+        outcome.lost += 1;
+    }
+    for container in containers {
+        let id = container
+            .labels
+            .get(LABEL_INSTANCE)
+            .and_then(|id| id.parse::<InstanceId>().ok());
+        let wanted = id.is_some_and(|id| held(id) || active.iter().any(|i| i.id == id));
+        if wanted || !is_orphan(shared, id, &container).await? {
+            continue;
+        }
+        tracing::info!(container = %container.id, name = container.name, "removing a container without an instance");
+        shared.runtime.remove(&container.id).await?;
+        outcome.removed += 1;
+    }
+    Ok(outcome)
+}
+
+/// The container's instance has ended, or there is none and the container is not young either.
+async fn is_orphan(
+    shared: &Shared,
+    id: Option<InstanceId>,
+    container: &ContainerSummary,
+) -> Result<bool, ReconcileError> {
+    let instance = match id {
+        Some(id) => instances::get(&shared.pool, id).await?,
+        None => None,
+    };
+    if let Some(instance) = instance {
+        return Ok(instance.status.is_final());
+    }
+    let created: chrono::DateTime<chrono::Utc> = container.created_at.into();
+    let age = (shared.clock.now() - created).to_std().unwrap_or_default();
+    Ok(age >= shared.settings.orphan_grace)
+}
+
+/// Ends an instance that no task holds: its container first, then its turns and its row, with what the engine still knows.
+async fn lose(
+    shared: &Shared,
+    instance: &Instance,
+    containers: &[ContainerSummary],
+) -> Result<(), ReconcileError> {
+    let label = instance.id.to_string();
+    let container = containers
+        .iter()
+        .find(|c| c.labels.get(LABEL_INSTANCE) == Some(&label));
+    let mut exit = None;
+    if let Some(container) = container {
+        shared
+            .runtime
+            .stop(&container.id, shared.settings.stop_grace)
+            .await?;
+        if let ContainerState::Exited(status) = shared.runtime.inspect(&container.id).await? {
+            exit = Some(status);
+        }
+        shared.runtime.remove(&container.id).await?;
+    }
+    let position = journal::position(&shared.pool, instance.id).await?;
+    let mut outbox = Outbox::new(instance.id, shared.journal.clone(), position);
+    let now = shared.clock.now();
+    let message = match container {
+        Some(_) => "the server ended while the instance ran; its container was stopped at the next start",
+        None => "the instance's container is gone",
+    };
+    for turn in turns::unfinished(&shared.pool, instance.id).await? {
+        let mut patch = TurnPatch::of(turn.id, TurnStatus::Failed);
+        patch.error_code = Some(FailureCode::RuntimeLost.as_str().to_owned());
+        patch.error_message = Some(message.to_owned());
+        patch.finished_at = Some(now);
+        patch.last_seq = Some(outbox.next_seq());
+        let error = json!({"code": FailureCode::RuntimeLost, "message": message});
+        let data = json!({"turn_id": turn.id, "status": TurnStatus::Failed, "error": error});
+        let context = Context {
+            session_id: instance.session_id.clone(),
+            turn_id: Some(turn.id),
+        };
+        outbox.event(now, EventKind::TurnEnded, context, &data);
+        outbox.change(Change::Turn(patch));
+    }
+    let context = Context {
+        session_id: instance.session_id.clone(),
+        turn_id: None,
+    };
+    outbox.log(now, LogLevel::Error, context.clone(), message.to_owned());
+    let exit_code = exit.as_ref().map(|e| e.code);
+    outbox.patch(|p| {
+        p.status = Some(InstanceStatus::Failed);
+        p.turn_state = Some(TurnState::Idle);
+        p.error_code = Some(FailureCode::RuntimeLost);
+        p.error_message = Some(message.to_owned());
+        p.exit_code = exit_code;
+        p.finished_at = Some(now);
+    });
+    let error = json!({"code": FailureCode::RuntimeLost, "message": message});
+    let data = json!({"status": InstanceStatus::Failed, "exit_code": exit_code, "error": error});
+    outbox.event(now, EventKind::Status, context, &data);
+    outbox.durable();
+    outbox.flush();
+    outbox.stored().await?;
+    tracing::warn!(instance_id = %instance.id, "{message}");
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! What the operator decides about every instance.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Limits and places, all given by the server's configuration.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The deployment's name, which marks its containers.
+    pub owner: String,
+    /// Where workspaces may lie.
+    pub workspace_roots: Vec<PathBuf>,
+    /// kandev's own directory, which no workspace may show to an agent.
+    pub data_dir: PathBuf,
+    /// Longest line of stdout, in bytes.
+    pub max_line_bytes: usize,
+    /// From the container's start until its session is ready.
+    pub handshake_timeout: Duration,
+    /// From a cancel until the container is ended.
+    pub cancel_grace: Duration,
+    /// From SIGTERM until SIGKILL, and once more from the end of stdin until SIGTERM.
+    pub stop_grace: Duration,
+    /// Longest turn, where limited.
+    pub turn_timeout: Option<Duration>,
+    /// Longest idleness of an instance whose launch does not say, where limited.
+    pub idle_timeout: Option<Duration>,
+    /// How many instances have a container at once.
+    pub max_instances: usize,
+    /// How many prompts may wait for a turn's end.
+    pub max_prompt_queue: usize,
+    /// How often the reconciler looks.
+    pub reconcile_interval: Duration,
+    /// How old a container without an active instance must be before it is removed.
+    pub orphan_grace: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            owner: "kandev".to_owned(),
+            workspace_roots: Vec::new(),
+            data_dir: PathBuf::from("/var/lib/kandev"),
+            max_line_bytes: kandev_acp::frame::DEFAULT_LINE_LIMIT,
+            handshake_timeout: Duration::from_mins(1),
+            cancel_grace: Duration::from_secs(10),
+            stop_grace: Duration::from_secs(10),
+            turn_timeout: None,
+            idle_timeout: None,
+            max_instances: 64,
+            max_prompt_queue: 16,
+            reconcile_interval: Duration::from_mins(1),
+            orphan_grace: Duration::from_mins(1),
+        }
+    }
+}
