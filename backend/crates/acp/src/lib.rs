@@ -16,7 +16,7 @@
 //! 1. A method of [`dialect::Dialect`], say [`prompt`](dialect::Dialect::prompt), gives method and parameters in the
 //!    agent's dialect.
 //! 2. [`peer::Peer::request`] numbers it, remembers the caller's tag under that number, and gives the frame: one line
-//!    with its newline. [`peer::respond`] and its like make the frames of answers.
+//!    with its newline. [`outgoing::respond`] and its like make the frames of answers.
 //! 3. [`writer::FrameWriter::send`] queues the frame for the one task that writes to stdin.
 //!
 //! What must outlive the process is small: [`peer::Peer::snapshot`] and the caller's tags.
@@ -26,6 +26,7 @@ pub mod frame;
 pub mod id;
 mod json;
 pub mod message;
+pub mod outgoing;
 pub mod peer;
 pub mod permission;
 pub mod rpc_error;

@@ -5,6 +5,7 @@
 
 mod fast;
 mod kandev;
+mod tool_calls;
 
 use std::borrow::Cow;
 
@@ -13,7 +14,7 @@ use serde_json::value::RawValue;
 use crate::dialect::Dialect;
 use crate::json::{self, Fields, elements};
 
-pub use kandev::KandevState;
+pub use tool_calls::KandevState;
 
 /// An update, read. Borrows from its parameters.
 #[derive(Debug)]

@@ -66,12 +66,12 @@ pub enum PromptOutcome {
 ///
 /// In the kandev dialect only a plain `"accepted":false` is a refusal, and anything that names no stop reason leaves
 /// the turn's end to an update.
-pub fn prompt_outcome(dialect: Dialect, outcome: Result<&RawValue, RpcError>) -> PromptOutcome {
+pub fn prompt_outcome(dialect: Dialect, outcome: Result<Box<RawValue>, RpcError>) -> PromptOutcome {
     let result = match outcome {
         Ok(result) => result,
         Err(error) => return PromptOutcome::Failed(error),
     };
-    let fields = Fields::of(result);
+    let fields = Fields::of(&result);
     let stop_reason = fields.string("stopReason").filter(|reason| !reason.is_empty());
     if dialect == Dialect::Kandev && stop_reason.is_none() {
         if fields.get("accepted").is_some_and(|raw| raw.get() == "false") {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     fn stop(dialect: Dialect, json: &str) -> Option<String> {
-        match prompt_outcome(dialect, Ok(raw(json))) {
+        match prompt_outcome(dialect, Ok(raw(json).to_owned())) {
             PromptOutcome::Ended { stop_reason, .. } => Some(stop_reason),
             PromptOutcome::Accepted | PromptOutcome::Failed(_) => None,
         }
@@ -117,7 +117,9 @@ mod tests {
             assert_eq!(acp(odd), UNKNOWN_STOP_REASON);
         }
         let detail = r#"{"stopReason":"end_turn","usage":{"totalTokens":3},"_meta":{"com.kodadev.stopDetail":"loop_detected"}}"#;
-        let PromptOutcome::Ended { usage, meta, .. } = prompt_outcome(Dialect::Acp, Ok(raw(detail))) else {
+        let PromptOutcome::Ended { usage, meta, .. } =
+            prompt_outcome(Dialect::Acp, Ok(raw(detail).to_owned()))
+        else {
             panic!()
         };
         assert_eq!(usage.unwrap().get(), r#"{"totalTokens":3}"#);
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_kandev_answer_leaves_the_end_to_an_update() {
-        let kandev = |json| prompt_outcome(Dialect::Kandev, Ok(raw(json)));
+        let kandev = |json| prompt_outcome(Dialect::Kandev, Ok(raw(json).to_owned()));
         assert!(matches!(kandev(r#"{"accepted":true}"#), PromptOutcome::Accepted));
         assert!(matches!(kandev("null"), PromptOutcome::Accepted));
         assert!(matches!(

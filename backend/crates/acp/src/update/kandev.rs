@@ -5,26 +5,9 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
+use super::tool_calls::{KandevState, Status};
 use super::{Effect, TurnEnd, TurnError, Update};
 use crate::json::{self, Fields};
-
-/// How many tool calls may be open at once; beyond it the oldest counts as closed.
-const MAX_OPEN_CALLS: usize = 256;
-
-/// Which tool calls are open, since the dialect names tools and not calls.
-#[derive(Debug, Clone, Default)]
-pub struct KandevState {
-    open: Vec<OpenCall>,
-    calls: u64,
-}
-
-#[derive(Debug, Clone)]
-struct OpenCall {
-    tool: String,
-    id: String,
-    /// Announced, but not yet running.
-    pending: bool,
-}
 
 pub(super) fn read<'a>(
     state: &mut KandevState,
@@ -83,84 +66,6 @@ fn tool_call<'a>(state: &mut KandevState, update: &mut Update<'a>, data: &Fields
         b.raw_input = data.get("args");
         b.raw_output = data.get("result").or_else(|| data.get("output"));
     });
-}
-
-impl KandevState {
-    /// The id of the call that this is about, and whether it is the first that is heard of it.
-    fn track(&mut self, tool: &str, given: Option<&str>, status: Status) -> (String, bool) {
-        let same = |call: &OpenCall| given.map_or(call.tool == tool, |id| call.id == id);
-        // A tool that starts once more is another call, unless the id says otherwise or the first only waited.
-        let restarts = |call: &OpenCall| given.is_none() && !call.pending && status.starts();
-        let found = self
-            .open
-            .iter()
-            .rposition(same)
-            .filter(|at| !restarts(&self.open[*at]));
-        if let Some(at) = found {
-            if status.ends() {
-                return (self.open.remove(at).id, false);
-            }
-            self.open[at].pending = status == Status::Pending;
-            return (self.open[at].id.clone(), false);
-        }
-        let id = given.map_or_else(
-            || {
-                self.calls += 1;
-                format!("{tool}-{}", self.calls)
-            },
-            ToOwned::to_owned,
-        );
-        if !status.ends() {
-            if self.open.len() >= MAX_OPEN_CALLS {
-                self.open.remove(0);
-            }
-            self.open.push(OpenCall {
-                tool: tool.to_owned(),
-                id: id.clone(),
-                pending: status == Status::Pending,
-            });
-        }
-        (id, true)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Status {
-    Pending,
-    Running,
-    Completed,
-    Failed,
-    /// Something else, in the middle of a call.
-    Other,
-}
-
-impl Status {
-    fn of(status: Option<&str>) -> Self {
-        match status.unwrap_or("running").to_ascii_lowercase().as_str() {
-            "pending" | "queued" => Self::Pending,
-            "running" | "started" | "start" | "in_progress" => Self::Running,
-            "completed" | "complete" | "success" | "succeeded" | "done" | "finished" => Self::Completed,
-            "failed" | "failure" | "error" | "cancelled" | "canceled" | "timeout" => Self::Failed,
-            _ => Self::Other,
-        }
-    }
-
-    const fn starts(self) -> bool {
-        matches!(self, Self::Pending | Self::Running)
-    }
-
-    const fn ends(self) -> bool {
-        matches!(self, Self::Completed | Self::Failed)
-    }
-
-    const fn in_acp(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running | Self::Other => "in_progress",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-        }
-    }
 }
 
 fn complete(data: &Fields<'_>) -> TurnEnd {
@@ -379,18 +284,6 @@ mod tests {
         assert_eq!(say(json!("a"), "running"), "tool_call_update");
         assert_eq!(say(json!("a"), "completed"), "tool_call_update");
         assert_eq!(say(json!(7), "completed"), "tool_call_update");
-    }
-
-    #[test]
-    fn open_calls_are_bounded() {
-        let mut state = KandevState::default();
-        for n in 0..MAX_OPEN_CALLS * 2 {
-            tool(
-                &mut state,
-                json!({"toolName": format!("t{n}"), "status": "running"}),
-            );
-        }
-        assert_eq!(state.open.len(), MAX_OPEN_CALLS);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use kandev_acp::dialect::{
     ClientInfo, PromptOutcome, initialize_params, negotiate, prompt_outcome, session_established,
 };
 use kandev_acp::{
-    Dialect, Effect, FrameWriter, Incoming, KandevState, Line, LineDecoder, Peer, peer, read_update,
+    Dialect, Effect, FrameWriter, Incoming, KandevState, Line, LineDecoder, Peer, outgoing, read_update,
 };
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::Prompt;
@@ -124,6 +124,24 @@ fn odd_strings_cost_no_update_its_text() {
     assert!(matches!(update.effect, Effect::AgentText(t) if t == "a\0b\u{FFFD}c"));
 }
 
+#[test]
+fn depth_in_an_update_is_no_danger() {
+    let (open, close) = ("[".repeat(100_000), "]".repeat(100_000));
+    for place in ["content", "entries", "x"] {
+        let line = format!(
+            r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{{"sessionUpdate":"plan","{place}":{open}{close}}},"type":{open}{close}}}}}"#
+        );
+        let mut peer = Peer::<()>::new();
+        let Incoming::Notification { params, .. } = peer.receive(line.as_bytes()) else {
+            panic!()
+        };
+        for dialect in [Dialect::Acp, Dialect::Kandev] {
+            let update = read_update(dialect, &mut KandevState::default(), params.as_ref().unwrap().raw);
+            assert_eq!(update.kind, "plan");
+        }
+    }
+}
+
 /// Speaks as the seed's sample does: answers `initialize` before it is asked, echoes ids as text, accepts a prompt and
 /// ends the turn by an update, exits on cancel.
 async fn sample_agent(stdio: DuplexStream) -> Vec<Value> {
@@ -208,7 +226,7 @@ async fn the_seeds_sample_agent_is_understood_from_start_to_end() {
                         story.push(session);
                     }
                     Incoming::Response { outcome, .. } => {
-                        let outcome = prompt_outcome(dialect, outcome.as_deref().map_err(Clone::clone));
+                        let outcome = prompt_outcome(dialect, outcome);
                         assert!(matches!(outcome, PromptOutcome::Accepted));
                         story.push("accepted".to_owned());
                     }
@@ -220,7 +238,7 @@ async fn the_seeds_sample_agent_is_understood_from_start_to_end() {
                                 story.push(end.stop_reason);
                                 let (method, params) = dialect.cancel("abc", None);
                                 writer
-                                    .send(peer::notification(method, &params).unwrap())
+                                    .send(outgoing::notification(method, &params).unwrap())
                                     .await
                                     .unwrap();
                             }

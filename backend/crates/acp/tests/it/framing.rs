@@ -93,21 +93,15 @@ fn a_long_line_in_random_chunks_is_one_identical_message() {
                     panic!("{} lines", lines.len())
                 };
                 assert!(got == line.as_bytes());
-                let message = Peer::<()>::new().receive_is_update(got);
+                let message = is_update(&mut Peer::<()>::new(), got);
                 assert!(message, "{megabytes} MiB");
             }
         }
     }
 }
 
-trait IsUpdate {
-    fn receive_is_update(&mut self, line: &[u8]) -> bool;
-}
-
-impl IsUpdate for Peer<()> {
-    fn receive_is_update(&mut self, line: &[u8]) -> bool {
-        matches!(self.receive(line), Incoming::Notification { method, .. } if method == "session/update")
-    }
+fn is_update<T>(peer: &mut Peer<T>, line: &[u8]) -> bool {
+    matches!(peer.receive(line), Incoming::Notification { method, .. } if method == "session/update")
 }
 
 const FRAME: &[u8] = br#"{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{}}}"#;
@@ -158,12 +152,12 @@ proptest! {
         let noise = [noise, pieces.join("\n").into_bytes()].concat();
         let bytes = [FRAME, b"\n", &noise, b"\n", FRAME, b"\n"].concat();
         let mut rng = TestRng::from_seed(prop::test_runner::RngAlgorithm::ChaCha, &seed);
-        let mut peer = Peer::new();
+        let mut peer = Peer::<()>::new();
         let lines = pushed(&chunks(&bytes, 64, &mut rng), 1_000);
         let frames: Vec<bool> = lines
             .iter()
             .map(|line| match line {
-                Line::Complete(line) => peer.receive_is_update(line),
+                Line::Complete(line) => is_update(&mut peer, line),
                 Line::Oversized { .. } => false,
             })
             .collect();
@@ -183,6 +177,6 @@ proptest! {
         peer.expect_response(1, ());
         let _ = peer.receive(&line);
         prop_assert!(peer.is_pending(1));
-        prop_assert!(peer.receive_is_update(FRAME));
+        prop_assert!(is_update(&mut peer, FRAME));
     }
 }

@@ -138,16 +138,14 @@ impl Process {
                         assert!(session_established(Dialect::Acp, &result).session_id.is_some());
                         tally.sessions += 1;
                     }
-                    ("session/prompt", outcome) => {
-                        match prompt_outcome(Dialect::Acp, outcome.as_deref().map_err(Clone::clone)) {
-                            PromptOutcome::Ended { stop_reason, .. } => {
-                                assert!(["end_turn", "cancelled", "refusal"].contains(&&*stop_reason));
-                                tally.turns += 1;
-                            }
-                            PromptOutcome::Failed(_) => tally.failed_turns += 1,
-                            PromptOutcome::Accepted => panic!("not in this dialect"),
+                    ("session/prompt", outcome) => match prompt_outcome(Dialect::Acp, outcome) {
+                        PromptOutcome::Ended { stop_reason, .. } => {
+                            assert!(["end_turn", "cancelled", "refusal"].contains(&&*stop_reason));
+                            tally.turns += 1;
                         }
-                    }
+                        PromptOutcome::Failed(_) => tally.failed_turns += 1,
+                        PromptOutcome::Accepted => panic!("not in this dialect"),
+                    },
                     _ => {}
                 }
             }
