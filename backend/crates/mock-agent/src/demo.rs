@@ -59,7 +59,7 @@ pub(crate) fn run(run: &mut Run<'_>, prompt: &str) -> Result<(), Halt> {
     );
     for words in answer.split_inclusive(' ').collect::<Vec<_>>().chunks(3) {
         run.say(&words.concat());
-        pause(run, 40)?;
+        pause(run, 65)?;
     }
     run.step_plan();
 

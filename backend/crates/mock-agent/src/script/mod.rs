@@ -97,6 +97,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_documented_is_there() {
+        let page = include_str!("../../../../../docs/mock-agent.md");
+        let mut found = 0;
+        for row in page.lines().filter(|line| line.starts_with("| `/")) {
+            let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+            let directive = cells[0].trim_matches('`').trim_start_matches('/');
+            let name = directive.split(' ').next().unwrap_or_default();
+            let unknown = format!("unknown directive /{name}");
+            assert_ne!(parse(name), Err(unknown), "{row}");
+            if let [_, _, example] = cells[..] {
+                let example = example.trim_end_matches('|').trim().trim_matches('`');
+                let parsed = parse(example.trim_start_matches('/'));
+                assert!(parsed.is_ok(), "{example}: {parsed:?}");
+                assert!(example.starts_with(&format!("/{name}")), "{row}");
+            }
+            found += 1;
+        }
+        assert!(found > 45, "{found}");
+    }
+
+    #[test]
     fn mistakes_are_explained() {
         assert_eq!(parse("frob 1"), Err("unknown directive /frob".to_owned()));
         assert_eq!(parse("sleep x"), Err("/sleep: 'x' is not a number".to_owned()));
