@@ -93,7 +93,7 @@ impl Actor {
             Phase::Queued(_) => self.finalize(),
             Phase::Handshaking => self.close_stdin(Duration::ZERO),
             Phase::Ready if gentle && self.turns.running.is_some() => {
-                self.cancel(Some("the instance is ending".to_owned()))
+                self.cancel(Some("the instance is ending".to_owned()));
             }
             Phase::Ready if gentle => self.close_stdin(self.eof_grace()),
             Phase::Ready => self.terminate(),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use kandev_acp::permission::{choose, permission_response};
-use kandev_acp::{Dialect, Effect as Said, Id, Incoming, Line, RpcError, peer, read_update};
+use kandev_acp::{Dialect, Effect as Said, Id, Incoming, Line, RpcError, outgoing, read_update};
 use kandev_domain::{EventKind, LogLevel, LogStream};
 use kandev_runtime::Channel;
 use kandev_store::record::{Data, Record, Source};
@@ -174,12 +174,12 @@ impl Actor {
                 self.message(source, line);
                 let error = RpcError::new(kandev_acp::rpc_error::INVALID_PARAMS, "params are missing");
                 self.outbox
-                    .effect(Effect::Write(peer::respond_error(Some(id), &error)));
+                    .effect(Effect::Write(outgoing::respond_error(Some(id), &error)));
             }
             _ => {
                 self.message(source, line);
                 self.outbox
-                    .effect(Effect::Write(peer::method_not_found(id, method)));
+                    .effect(Effect::Write(outgoing::method_not_found(id, method)));
             }
         }
     }
@@ -198,7 +198,8 @@ impl Actor {
         });
         self.event(EventKind::PermissionResolved, &data);
         self.outbox.durable();
-        self.outbox.effect(Effect::Write(peer::respond(id, &response)));
+        self.outbox
+            .effect(Effect::Write(outgoing::respond(id, &response)));
     }
 
     /// The pipes closed, or the connection to the engine broke.

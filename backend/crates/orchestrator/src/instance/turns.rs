@@ -220,7 +220,7 @@ impl Actor {
         self.outbox.durable();
         if let (Some(agent), Some(session)) = (&self.agent, &self.session) {
             let (method, params) = agent.dialect.cancel(&session.id, reason.as_deref());
-            match kandev_acp::peer::notification(method, &params) {
+            match kandev_acp::outgoing::notification(method, &params) {
                 Ok(frame) => self.outbox.effect(Effect::Write(frame)),
                 Err(error) => self.log(
                     LogLevel::Error,
@@ -255,10 +255,7 @@ impl Actor {
             return;
         }
         let Some(agent) = &self.agent else { return };
-        let outcome = match &outcome {
-            Ok(result) => dialect::prompt_outcome(agent.dialect, Ok(result)),
-            Err(error) => dialect::prompt_outcome(agent.dialect, Err(error.clone())),
-        };
+        let outcome = dialect::prompt_outcome(agent.dialect, outcome);
         match outcome {
             PromptOutcome::Accepted => {}
             PromptOutcome::Ended {
