@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds kandev/<folder>:latest for the folders of dockerfiles/ it is given, on a machine without an image registry, and
-# skips those whose inputs have not changed. Node.js and Python packages are fetched here, on the host, whose
-# certificates and proxies a build step would not have.
+# skips those whose inputs have not changed. Node.js and Python packages are fetched here, before the build, with the
+# host's certificates and proxies, which a build step would not have.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -23,22 +23,30 @@ inputs_of() {
         docker image inspect --format '{{.Id}}' "$2") | sha256sum | cut -c1-16
 }
 
+# In a container, so that pip sees the very Python it installs for; with the host's certificates and pip settings.
+vendor_python() {
+    local context=$1 pip_image=kandev-base/$2-pip:1 ca=/etc/ssl/certs/ca-certificates.crt name
+    [ -e "$ca" ] || apt_install ca-certificates
+    image_exists "$pip_image" ||
+        printf 'FROM %s\nRUN apt-get update -qq && apt-get install -qqy python3-pip && rm -rf /var/lib/apt/lists/*\n' \
+            "$("$root/scripts/images/base.sh" "$2")" | docker_build -t "$pip_image" -
+    local args=(-v "$context:/context" -v "$ca:/etc/kandev-ca.crt:ro" -e PIP_CERT=/etc/kandev-ca.crt)
+    [ ! -e /etc/pip.conf ] || args+=(-v /etc/pip.conf:/etc/pip.conf:ro)
+    for name in HTTP_PROXY HTTPS_PROXY NO_PROXY PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_DEFAULT_TIMEOUT; do
+        args+=(-e "$name")
+    done
+    # Files of the caller's, so that the caller can remove them.
+    docker run --rm --user "$(id -u):$(id -g)" -e HOME=/tmp "${args[@]}" "$pip_image" sh /context/vendor.sh
+}
+
 vendor() {
-    local context=$1 python
+    local context=$1
     case $2 in
     node22)
         need npm npm
         (cd "$context" && npm ci --omit=dev --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null)
         ;;
-    python*)
-        python=${2#python}
-        python3 -m pip --version >/dev/null 2>&1 || apt_install python3 python3-pip
-        local args=(--python-version "$python" --implementation cp --only-binary=:all:) tag
-        for tag in manylinux2014 manylinux_2_17 manylinux_2_28 manylinux_2_34; do
-            args+=(--platform "${tag}_$(uname -m)")
-        done
-        (cd "$context" && sh vendor.sh "${args[@]}")
-        ;;
+    python*) vendor_python "$context" "$2" ;;
     esac
 }
 
