@@ -91,7 +91,7 @@ async fn respond(
     span.in_scope(|| {
         tracing::info!(
             status = status.as_u16(),
-            elapsed_ms = elapsed.as_secs_f64() * 1e3,
+            elapsed_ms = elapsed.as_micros() as f64 / 1e3,
             "answered"
         );
     });
@@ -121,8 +121,8 @@ fn instance_of<'a>(route: &str, parameters: &'a RawPathParams) -> Option<&'a str
 fn finish(response: Response, method: &Method, id: &RequestId) -> Response {
     let status = response.status();
     if status == StatusCode::METHOD_NOT_ALLOWED && method == Method::OPTIONS {
-        return only_allow(&response)
-            .map_or(response, |allow| (StatusCode::NO_CONTENT, allow).into_response());
+        // The router puts the Allow header on it, as on the refusal.
+        return StatusCode::NO_CONTENT.into_response();
     }
     if !(status.is_client_error() || status.is_server_error())
         || response.extensions().get::<OwnBody>().is_some()
@@ -146,13 +146,6 @@ fn finish(response: Response, method: &Method, id: &RequestId) -> Response {
     let mut finished = (status, axum::Json(error.body(Some(id.to_string())))).into_response();
     finished.headers_mut().extend(parts.headers);
     finished
-}
-
-fn only_allow(response: &Response) -> Option<[(HeaderName, HeaderValue); 1]> {
-    response
-        .headers()
-        .get(header::ALLOW)
-        .map(|allow| [(header::ALLOW, allow.clone())])
 }
 
 /// An error that the framework made, of which only the status is known.

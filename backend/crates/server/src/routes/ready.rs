@@ -90,7 +90,7 @@ async fn check_postgres(state: &AppState) -> Postgres {
     let result = tokio::time::timeout(LIMIT, query).await.map_err(late);
     match result.and_then(|answer| answer.map_err(|error| error.to_string())) {
         Ok(_) => {
-            let latency_ms = Some(started.elapsed().as_secs_f64() * 1e3);
+            let latency_ms = Some(started.elapsed().as_micros() as f64 / 1e3);
             Postgres {
                 status: ReadyStatus::Ok,
                 latency_ms,

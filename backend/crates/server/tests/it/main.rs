@@ -1,0 +1,15 @@
+//! The server as its callers see it. Needs a PostgreSQL in `DATABASE_URL` whose user may create databases, and the
+//! server binaries of PostgreSQL for the private cluster.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a helper of a test fails the test"
+)]
+
+mod config;
+mod private_postgres;
+mod refusals;
+mod serve;
+mod service;
+mod support;

@@ -1,0 +1,92 @@
+//! One database per test.
+
+use std::str::FromStr as _;
+
+use kandev_domain::InstanceId;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, PgPool};
+
+/// A new, empty database on the server of `DATABASE_URL`. Dropping it drops the database too.
+pub(crate) struct TestDatabase {
+    name: String,
+    url: String,
+}
+
+impl TestDatabase {
+    pub(crate) async fn create() -> Self {
+        let base = base_url();
+        let name = format!("kandev_test_{}", InstanceId::generate().0.simple());
+        execute(&base, format!("CREATE DATABASE {name}")).await;
+        Self {
+            url: with_database(&base, &name),
+            name,
+        }
+    }
+
+    /// For `DATABASE_URL`.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) async fn pool(&self) -> PgPool {
+        PgPool::connect(&self.url).await.unwrap()
+    }
+}
+
+impl Drop for TestDatabase {
+    fn drop(&mut self) {
+        let statement = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        // A runtime of its own, since the test's may be on its way down.
+        let dropper = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(execute(&base_url(), statement));
+        });
+        assert!(
+            dropper.join().is_ok() || std::thread::panicking(),
+            "{} is left behind",
+            self.name
+        );
+    }
+}
+
+fn base_url() -> String {
+    std::env::var("DATABASE_URL").expect("these tests need DATABASE_URL (`make test` sets it)")
+}
+
+async fn execute(url: &str, statement: String) {
+    let mut connection = PgConnectOptions::from_str(url).unwrap().connect().await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    connection.close().await.unwrap();
+}
+
+/// The same URL with another path.
+fn with_database(url: &str, name: &str) -> String {
+    let (head, query) = url
+        .split_once('?')
+        .map_or((url, None), |(head, query)| (head, Some(query)));
+    let (scheme, rest) = head.split_once("://").unwrap();
+    let authority = rest.split('/').next().unwrap();
+    let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+    format!("{scheme}://{authority}/{name}{query}")
+}
+
+#[tokio::test]
+async fn a_test_database_is_dropped() {
+    let database = TestDatabase::create().await;
+    let url = database.url().to_owned();
+    let pool = database.pool().await;
+    drop(database);
+    drop(pool);
+    let error = PgConnectOptions::from_str(&url)
+        .unwrap()
+        .connect()
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("does not exist"), "{error}");
+}

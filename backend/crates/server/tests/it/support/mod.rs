@@ -1,0 +1,23 @@
+//! What tests share.
+
+mod database;
+mod process;
+mod runtime;
+mod server;
+
+pub(crate) use database::TestDatabase;
+pub(crate) use process::Kandev;
+pub(crate) use runtime::FakeRuntime;
+pub(crate) use server::TestServer;
+
+use std::os::unix::fs::PermissionsExt as _;
+
+/// A temporary directory that PostgreSQL's user can pass, as it must when the tests run as root.
+pub(crate) fn passable_dir() -> tempfile::TempDir {
+    let mode = std::fs::Permissions::from_mode(0o711);
+    tempfile::Builder::new()
+        .prefix("kandev-it-")
+        .permissions(mode)
+        .tempdir()
+        .unwrap()
+}

@@ -1,0 +1,90 @@
+//! The binary as a process.
+
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, Command};
+
+/// Generous: the first start makes a cluster, on a machine that does other work.
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// A `kandev serve` of one test. Killed when dropped.
+pub(crate) struct Kandev {
+    child: Child,
+    lines: Lines<BufReader<ChildStderr>>,
+    /// What it logged until it was ready, and later what was read of it.
+    pub(crate) log: Vec<String>,
+    /// `http://…`.
+    pub(crate) url: String,
+}
+
+impl Kandev {
+    /// The binary with an environment of `PATH`, `HOME` and the given only.
+    pub(crate) fn command(environment: &[(&str, &str)]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kandev"));
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", "/nonexistent");
+        command.envs(environment.iter().copied()).kill_on_drop(true);
+        command
+    }
+
+    /// Starts it on a free port and waits until it says that it is ready.
+    pub(crate) async fn serve(data_dir: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut command = Self::command(environment);
+        command
+            .arg("serve")
+            .env("KANDEV_DATA_DIR", data_dir)
+            .env("KANDEV_LISTEN", "127.0.0.1:0");
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut kandev = Self {
+            child,
+            lines,
+            log: Vec::new(),
+            url: String::new(),
+        };
+        let line = kandev.read_until("kandev is ready at ").await;
+        let url = line.split("kandev is ready at ").nth(1).unwrap();
+        kandev.url = url.chars().take_while(|c| !matches!(c, '"' | ' ')).collect();
+        kandev
+    }
+
+    /// Reads the log up to a line that holds `text`.
+    pub(crate) async fn read_until(&mut self, text: &str) -> String {
+        let read = async {
+            while let Some(line) = self.lines.next_line().await.unwrap() {
+                self.log.push(line);
+                if self.log.last().unwrap().contains(text) {
+                    return;
+                }
+            }
+            panic!("the log ended without '{text}':\n{}", self.log.join("\n"));
+        };
+        tokio::time::timeout(LIMIT, read)
+            .await
+            .unwrap_or_else(|_| panic!("no '{text}' within {LIMIT:?}"));
+        self.log.last().unwrap().clone()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().unwrap().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        tokio::time::timeout(LIMIT, self.child.wait())
+            .await
+            .expect("it does not end")
+            .unwrap()
+    }
+
+    pub(crate) async fn terminate(mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.ended().await
+    }
+}
