@@ -70,7 +70,7 @@ impl SecretKey {
     }
 
     /// The raw bytes, for the cipher.
-    pub const fn bytes(&self) -> &[u8; Self::LEN] {
+    pub const fn expose(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
@@ -142,7 +142,7 @@ mod tests {
         let key = SecretKey::from_bytes(std::array::from_fn(|i| (i * 7) as u8));
         assert_eq!(SecretKey::parse(&key.to_hex()), Ok(key.clone()));
         assert_eq!(
-            SecretKey::parse(&BASE64_STANDARD.encode(key.bytes())),
+            SecretKey::parse(&BASE64_STANDARD.encode(key.expose())),
             Ok(key.clone())
         );
         for bad in ["", "abcd", &"zz".repeat(32), &BASE64_STANDARD.encode([1; 31])] {
