@@ -14,6 +14,7 @@ pub mod secrets;
 pub mod settings;
 mod slots;
 mod tail;
+pub mod transcript;
 pub mod workspace;
 
 use std::sync::Arc;

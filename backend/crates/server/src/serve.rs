@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use axum::serve::ListenerExt as _;
+use kandev_domain::SystemClock;
+use kandev_orchestrator::{Catalogue, Orchestrator, Parts, Sealer, Settings};
+use kandev_runtime::ContainerRuntime;
 use kandev_runtime::docker::DockerRuntime;
 use sqlx::PgPool;
 use tokio::net::TcpListener;
@@ -18,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
+use crate::config::{Config, SecretKey};
 use crate::database::{self, Database};
 use crate::metrics::Metrics;
 use crate::state::AppState;
@@ -47,9 +50,9 @@ pub async fn serve(config: Config) -> Result<()> {
     let listener = TcpListener::bind(&address)
         .await
         .with_context(|| format!("cannot listen on {address}"))?;
-    let _key = secret_key::load_or_create(&config)?;
+    let key = secret_key::load_or_create(&config)?;
     let database = Database::open(&config).await?;
-    let served = serve_with(config, listener, database.pool(), &stopping).await;
+    let served = serve_with(config, key, listener, database.pool(), &stopping).await;
     database.close().await;
     // Ends the signal listener if we stop for another reason.
     stopping.gently.cancel();
@@ -60,14 +63,30 @@ pub async fn serve(config: Config) -> Result<()> {
 }
 
 /// Everything that needs the database, which the caller closes afterwards whatever comes of it.
-async fn serve_with(config: Config, listener: TcpListener, pool: &PgPool, stopping: &Stopping) -> Result<()> {
+async fn serve_with(
+    config: Config,
+    key: SecretKey,
+    listener: TcpListener,
+    pool: &PgPool,
+    stopping: &Stopping,
+) -> Result<()> {
     database::migrate(pool).await?;
     let runtime =
         DockerRuntime::connect(config.docker_host.as_deref()).context("the container engine's address")?;
+    let runtime: Arc<dyn ContainerRuntime> = Arc::new(runtime);
+    let orchestrator = Orchestrator::start(Parts {
+        pool: pool.clone(),
+        runtime: Arc::clone(&runtime),
+        catalogue: Catalogue::load(config.agents_dir.as_deref()).context("the catalogue of agent types")?,
+        settings: settings(&config),
+        sealer: Sealer::new(*key.expose()),
+        clock: Arc::new(SystemClock),
+    });
     let state = AppState {
         config: Arc::new(config),
         pool: pool.clone(),
-        runtime: Arc::new(runtime),
+        runtime,
+        orchestrator: Arc::clone(&orchestrator),
         metrics: Arc::new(metrics(pool)),
         stopping: stopping.gently.clone(),
     };
@@ -85,7 +104,26 @@ async fn serve_with(config: Config, listener: TcpListener, pool: &PgPool, stoppi
         ended = server.into_future() => ended.context("serving ended")?,
         () = drain_limit(stopping) => tracing::warn!("connections that did not end are cut"),
     }
+    orchestrator.shut_down().await;
     Ok(())
+}
+
+/// What the configuration says about every instance.
+fn settings(config: &Config) -> Settings {
+    Settings {
+        owner: config.owner.clone(),
+        workspace_roots: config.workspace_roots.clone(),
+        data_dir: config.data_dir.clone(),
+        max_line_bytes: config.max_line_bytes,
+        handshake_timeout: config.handshake_timeout,
+        cancel_grace: config.cancel_grace,
+        stop_grace: config.stop_grace,
+        turn_timeout: config.turn_timeout,
+        idle_timeout: config.idle_timeout,
+        max_instances: config.max_instances,
+        max_prompt_queue: config.max_prompt_queue,
+        ..Settings::default()
+    }
 }
 
 async fn drain_limit(stopping: &Stopping) {

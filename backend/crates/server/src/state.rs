@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kandev_orchestrator::Orchestrator;
 use kandev_runtime::ContainerRuntime;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +19,8 @@ pub struct AppState {
     pub pool: PgPool,
     /// The container engine.
     pub runtime: Arc<dyn ContainerRuntime>,
+    /// The instances.
+    pub orchestrator: Arc<Orchestrator>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Cancelled when the server begins to stop; long-lived responses end on it.

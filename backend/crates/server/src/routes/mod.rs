@@ -1,10 +1,15 @@
 //! All routes, and the OpenAPI document that is registered together with them.
 
+pub mod agents;
+mod failures;
 pub mod health;
 pub mod metrics;
 pub mod openapi;
+pub mod page;
 pub mod ready;
 pub mod root;
+pub mod sessions;
+pub mod tasks;
 
 use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
@@ -21,11 +26,14 @@ fn timed() -> OpenApiRouter<AppState> {
         .routes(routes!(ready::ready))
         .routes(routes!(metrics::metrics))
         .routes(routes!(openapi::document))
+        .merge(agents::timed())
+        .merge(sessions::timed())
+        .merge(tasks::routes())
 }
 
 /// Routes that wait by design (`wait: turn`, streams): their handlers bound themselves.
 fn untimed() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new()
+    agents::untimed().merge(sessions::untimed())
 }
 
 /// Everything the server serves, with the edge around it.

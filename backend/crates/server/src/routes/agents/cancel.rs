@@ -1,0 +1,61 @@
+//! `POST /api/v1/agents/{id}/cancel`
+
+use axum::Json;
+use axum::extract::State;
+use kandev_domain::InstanceStatus;
+use kandev_orchestrator::Cancelled;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::edge::extract::{ApiJson, ApiPath};
+use crate::error::ApiResult;
+use crate::state::AppState;
+
+/// Why.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub struct ReasonBody {
+    /// Kept with the turn, and told to agents whose protocol has a place for it.
+    pub reason: Option<String>,
+    /// For a stop: do not wait for the agent.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// What was done.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Done {
+    pub success: bool,
+    pub id: Uuid,
+    pub status: InstanceStatus,
+    pub message: &'static str,
+}
+
+/// Cancel the running turn
+///
+/// The instance stays, unless its agent does not end the turn in time. Idempotent.
+#[utoipa::path(
+    post, path = "/api/v1/agents/{id}/cancel", tag = "agents", request_body = ReasonBody,
+    params(("id" = String, Path, description = "The instance")),
+    responses((status = 200, body = Done))
+)]
+pub async fn cancel(
+    State(state): State<AppState>,
+    ApiPath(id): ApiPath<String>,
+    body: Option<ApiJson<ReasonBody>>,
+) -> ApiResult<Json<Done>> {
+    let id = super::instance(&state, &id).await?.id;
+    let reason = body.and_then(|ApiJson(body)| body.reason);
+    let cancelled = state.orchestrator.cancel(id, reason).await?;
+    let message = match cancelled {
+        Cancelled::Cancelling => "the turn is being cancelled",
+        Cancelled::Nothing => "there is no turn to cancel",
+    };
+    let status = super::instance(&state, &id.to_string()).await?.status;
+    Ok(Json(Done {
+        success: true,
+        id: id.0,
+        status,
+        message,
+    }))
+}

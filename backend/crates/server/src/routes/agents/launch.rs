@@ -1,0 +1,242 @@
+//! `POST /api/v1/agents/launch`
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use chrono::{DateTime, Utc};
+use kandev_domain::content::Prompt;
+use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
+use kandev_domain::{InstanceId, InstanceStatus};
+use kandev_orchestrator::{LaunchOptions, LaunchRequest, OnLost, Resources};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::view::{InstanceError, queue_position};
+use crate::edge::extract::ApiJson;
+use crate::error::{ApiError, ApiResult};
+use crate::state::AppState;
+
+/// What to launch.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct LaunchBody {
+    /// An entry of the catalogue.
+    agent_type: String,
+    /// Absolute path of a directory on the engine's host, under a configured root.
+    workspace_path: String,
+    /// Made if absent or unknown. A task has at most one active instance.
+    task_id: Option<String>,
+    /// Added to the type's environment. `TASK_DESCRIPTION` is the first prompt when `prompt` is absent.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Who waits for a slot is served by priority, higher first.
+    #[serde(default)]
+    priority: i32,
+    /// The caller's own.
+    #[schema(value_type = Object)]
+    #[serde(default)]
+    metadata: Map<String, Value>,
+    /// The first turn: a text, or ACP content blocks.
+    #[schema(value_type = Object)]
+    prompt: Option<Value>,
+    /// The agent's id of a session to go on with.
+    session_id: Option<String>,
+    /// MCP servers for the agent, as ACP has them.
+    #[schema(value_type = Vec<Object>)]
+    #[serde(default)]
+    mcp_servers: Vec<Value>,
+    /// Session mode to set before the first turn.
+    mode: Option<String>,
+    /// Model to set before the first turn.
+    model: Option<String>,
+    /// Session options to set before the first turn.
+    #[schema(value_type = Object)]
+    #[serde(default)]
+    config_options: BTreeMap<String, Value>,
+    /// How permission requests are answered. `ask` is not available yet; `reject` if absent.
+    permission_policy: Option<PermissionPolicy>,
+    /// In place of the type's limits.
+    #[serde(default)]
+    resources: ResourcesBody,
+    /// Longest life, in place of the type's.
+    timeout_seconds: Option<u64>,
+    /// Longest idleness, in place of the server's.
+    idle_timeout_seconds: Option<u64>,
+    /// `one_shot` ends after its first turn.
+    lifecycle: Option<InstanceLifecycle>,
+    /// What to do when the session cannot be resumed.
+    on_lost: Option<OnLostBody>,
+    /// When to answer.
+    #[serde(default)]
+    wait: Wait,
+}
+
+/// Limits of the container.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub struct ResourcesBody {
+    /// In MiB.
+    memory_mb: Option<u64>,
+    /// In cores.
+    cpu_cores: Option<f64>,
+    /// Processes and threads.
+    pids_limit: Option<u64>,
+}
+
+/// What to do when a session cannot be resumed.
+#[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLostBody {
+    /// The instance fails with `session_lost`.
+    Fail,
+    /// A fresh session is started.
+    New,
+}
+
+/// When a launch is answered.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Wait {
+    /// Once it has a container, or a place in the queue.
+    #[default]
+    None,
+    /// Once its session is ready.
+    Ready,
+    /// Once its first turn has ended.
+    Turn,
+}
+
+/// What was launched.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LaunchResponse {
+    id: Uuid,
+    task_id: String,
+    agent_type: String,
+    /// Null while it waits for a slot.
+    container_id: Option<String>,
+    /// `starting`, unless the caller waited.
+    status: InstanceStatus,
+    started_at: DateTime<Utc>,
+    /// Place in the queue for a slot, from 1, while it waits for one.
+    queue_position: Option<usize>,
+    /// The agent's id of its session, once there is one.
+    session_id: Option<String>,
+    /// Why it failed while the caller waited.
+    error: Option<InstanceError>,
+}
+
+/// Launch an agent
+#[utoipa::path(
+    post, path = "/api/v1/agents/launch", tag = "agents", request_body = LaunchBody,
+    responses((status = 201, body = LaunchResponse, headers(("Location" = String, description = "The instance"))))
+)]
+pub async fn launch(
+    State(state): State<AppState>,
+    ApiJson(body): ApiJson<LaunchBody>,
+) -> ApiResult<impl IntoResponse> {
+    let wait = body.wait;
+    let launched = state.orchestrator.launch(request(body)?).await?;
+    let response = answer(&state, launched.id, wait).await?;
+    let location = format!("/api/v1/agents/{}", launched.id);
+    Ok((
+        StatusCode::CREATED,
+        [(header::LOCATION, location)],
+        Json(response),
+    ))
+}
+
+/// Waits as asked, and tells what is there then. A launch is `starting` whatever happened in the meantime, unless its
+/// caller waited to see.
+pub(super) async fn answer(state: &AppState, id: InstanceId, wait: Wait) -> ApiResult<LaunchResponse> {
+    await_progress(state, id, wait).await;
+    let instance = kandev_store::instances::get(&state.pool, id).await?;
+    let instance = instance.ok_or_else(|| ApiError::not_found("agent instance", id))?;
+    let status = match wait {
+        Wait::None => InstanceStatus::Starting,
+        Wait::Ready | Wait::Turn => instance.status,
+    };
+    Ok(LaunchResponse {
+        id: id.0,
+        task_id: instance.task_id.to_string(),
+        queue_position: queue_position(state, &instance),
+        error: InstanceError::of(&instance),
+        agent_type: instance.agent_type,
+        container_id: instance.container_id,
+        status,
+        started_at: instance.created_at,
+        session_id: instance.session_id,
+    })
+}
+
+async fn await_progress(state: &AppState, id: InstanceId, wait: Wait) {
+    let Some(mut view) = state.orchestrator.watch(id) else {
+        return;
+    };
+    let reached = view.wait_for(|view| match wait {
+        Wait::None => true,
+        _ if view.status.is_final() => true,
+        Wait::Ready => view.status == InstanceStatus::Running,
+        Wait::Turn => view.ended_turns > 0,
+    });
+    tokio::select! {
+        // An error means that the instance has ended.
+        _ = reached => {}
+        () = state.stopping.cancelled() => {}
+    }
+}
+
+fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
+    let task_id = body
+        .task_id
+        .filter(|id| !id.is_empty())
+        .map(|id| id.parse())
+        .transpose();
+    let task_id = task_id
+        .map_err(|e: kandev_domain::ids::InvalidTaskId| ApiError::validation("task_id", &e.to_string()))?;
+    let metadata = super::super::tasks::storable("metadata", body.metadata)?;
+    Ok(LaunchRequest {
+        agent_type: body.agent_type,
+        workspace_path: body.workspace_path,
+        task_id,
+        env: body.env,
+        priority: body.priority,
+        metadata,
+        prompt: body.prompt.map(prompt_of).transpose()?,
+        session_id: body.session_id,
+        mcp_servers: body.mcp_servers,
+        permission_policy: body.permission_policy.unwrap_or(PermissionPolicy::Reject),
+        lifecycle: body.lifecycle.unwrap_or(InstanceLifecycle::Interactive),
+        options: LaunchOptions {
+            mode: body.mode,
+            model: body.model,
+            config_options: body.config_options,
+            resources: Resources {
+                memory_mb: body.resources.memory_mb,
+                cpu_cores: body.resources.cpu_cores,
+                pids_limit: body.resources.pids_limit,
+            },
+            timeout_seconds: body.timeout_seconds,
+            idle_timeout_seconds: body.idle_timeout_seconds,
+            on_lost: match body.on_lost {
+                Some(OnLostBody::New) => OnLost::New,
+                Some(OnLostBody::Fail) | None => OnLost::Fail,
+            },
+        },
+        resumed_from: None,
+    })
+}
+
+/// A prompt as a text or as content blocks.
+pub(super) fn prompt_of(value: Value) -> ApiResult<Prompt> {
+    match value {
+        Value::String(text) => Ok(Prompt::text(&text)?),
+        Value::Array(blocks) => Ok(Prompt::blocks(blocks)?),
+        _ => Err(ApiError::validation(
+            "prompt",
+            "must be a text or an array of content blocks",
+        )),
+    }
+}

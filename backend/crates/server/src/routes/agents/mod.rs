@@ -1,0 +1,65 @@
+//! `/api/v1/agents`: one file a route.
+
+pub mod cancel;
+pub mod events;
+pub mod launch;
+pub mod list;
+pub mod logs;
+pub mod prompt;
+pub mod resume;
+pub mod session;
+pub mod status;
+pub mod stop;
+pub mod turns;
+pub mod types;
+mod view;
+
+use kandev_domain::InstanceId;
+use kandev_store::instances::{self, Instance};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::error::{ApiError, ApiResult};
+use crate::state::AppState;
+
+pub use view::{AgentInstance, InstanceError};
+
+/// Routes under the usual time limit.
+pub fn timed() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(list::list))
+        .routes(routes!(types::list))
+        .routes(routes!(types::get))
+        .routes(routes!(list::get))
+        .routes(routes!(status::status))
+        .routes(routes!(logs::logs))
+        .routes(routes!(session::session))
+        .routes(routes!(cancel::cancel))
+        .routes(routes!(turns::list))
+        .routes(routes!(turns::get))
+        .routes(routes!(events::events))
+}
+
+/// Routes that wait for an engine or an agent.
+pub fn untimed() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(launch::launch))
+        .routes(routes!(prompt::prompt))
+        .routes(routes!(stop::stop))
+        .routes(routes!(stop::delete))
+        .routes(routes!(resume::resume))
+}
+
+/// The id in a path; one that is none names nothing.
+pub(super) fn instance_id(text: &str) -> ApiResult<InstanceId> {
+    text.parse()
+        .map_err(|_| ApiError::not_found("agent instance", text))
+}
+
+/// The instance that a path names.
+pub(super) async fn instance(state: &AppState, text: &str) -> ApiResult<Instance> {
+    let id = instance_id(text)?;
+    instances::get(&state.pool, id)
+        .await?
+        .ok_or_else(|| ApiError::not_found("agent instance", text))
+}

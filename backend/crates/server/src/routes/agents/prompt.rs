@@ -1,0 +1,129 @@
+//! `POST /api/v1/agents/{id}/prompt`
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use kandev_domain::lifecycle::WhenBusy;
+use kandev_domain::{InstanceId, TurnId};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::launch::prompt_of;
+use super::turns::{TurnView, view};
+use crate::edge::extract::{ApiJson, ApiPath};
+use crate::error::{ApiError, ApiResult};
+use crate::state::AppState;
+
+/// A prompt: `message`, or `prompt`.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct PromptBody {
+    /// A text.
+    message: Option<String>,
+    /// A text, or ACP content blocks.
+    #[schema(value_type = Object)]
+    prompt: Option<Value>,
+    /// What to do when a turn runs.
+    #[serde(default)]
+    when_busy: WhenBusy,
+    /// Answer when the turn has ended.
+    #[serde(default)]
+    wait: bool,
+}
+
+/// A prompt that was accepted.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PromptResponse {
+    success: bool,
+    session_id: Option<String>,
+    turn_id: Uuid,
+    message: &'static str,
+    /// The turn, if its end was waited for.
+    turn: Option<TurnView>,
+}
+
+/// Prompt an agent
+#[utoipa::path(
+    post, path = "/api/v1/agents/{id}/prompt", tag = "agents", request_body = PromptBody,
+    params(("id" = String, Path, description = "The instance")),
+    responses(
+        (status = 202, description = "Accepted", body = PromptResponse),
+        (status = 200, description = "The turn has ended (`wait`)", body = PromptResponse),
+    )
+)]
+pub async fn prompt(
+    State(state): State<AppState>,
+    ApiPath(id): ApiPath<String>,
+    ApiJson(body): ApiJson<PromptBody>,
+) -> ApiResult<(StatusCode, Json<PromptResponse>)> {
+    let id = super::instance(&state, &id).await?.id;
+    let prompt = match (body.prompt, body.message) {
+        (Some(_), Some(_)) => {
+            return Err(ApiError::validation(
+                "prompt",
+                "give either 'message' or 'prompt', not both",
+            ));
+        }
+        (Some(prompt), None) => prompt_of(prompt)?,
+        (None, Some(message)) => prompt_of(Value::String(message))?,
+        (None, None) => return Err(ApiError::validation("message", "is required")),
+    };
+    let watch = state.orchestrator.watch(id);
+    let accepted = state.orchestrator.prompt(id, prompt, body.when_busy).await?;
+    let mut response = PromptResponse {
+        success: true,
+        session_id: accepted.session_id,
+        turn_id: accepted.turn_id.0,
+        message: if accepted.queued {
+            "prompt queued"
+        } else {
+            "prompt sent to the agent"
+        },
+        turn: None,
+    };
+    if !body.wait {
+        return Ok((StatusCode::ACCEPTED, Json(response)));
+    }
+    let turn = await_end(&state, id, accepted.turn_id, watch).await?;
+    if turn.has_ended() {
+        response.message = "the turn has ended";
+        response.turn = Some(turn);
+        return Ok((StatusCode::OK, Json(response)));
+    }
+    // The server is stopping: the turn is recorded, and so will be its end.
+    Ok((StatusCode::ACCEPTED, Json(response)))
+}
+
+async fn await_end(
+    state: &AppState,
+    id: InstanceId,
+    turn_id: TurnId,
+    watch: Option<tokio::sync::watch::Receiver<kandev_orchestrator::View>>,
+) -> ApiResult<TurnView> {
+    let mut watch = watch;
+    loop {
+        if let Some(watch) = &mut watch {
+            watch.mark_unchanged();
+        }
+        let turn = kandev_store::turns::get(&state.pool, id, turn_id).await?;
+        let turn = turn.ok_or_else(|| ApiError::not_found("turn", turn_id))?;
+        let changed = async {
+            match &mut watch {
+                Some(watch) => watch.changed().await.is_ok(),
+                None => false,
+            }
+        };
+        if turn.status.is_final() {
+            return view(state, turn).await;
+        }
+        let goes_on = tokio::select! {
+            goes_on = changed => goes_on,
+            () = state.stopping.cancelled() => false,
+        };
+        if !goes_on {
+            let turn = kandev_store::turns::get(&state.pool, id, turn_id).await?;
+            return view(state, turn.ok_or_else(|| ApiError::not_found("turn", turn_id))?).await;
+        }
+    }
+}

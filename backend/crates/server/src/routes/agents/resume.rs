@@ -1,0 +1,65 @@
+//! `POST /api/v1/agents/{id}/resume`
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use kandev_domain::InstanceId;
+use serde::Deserialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::launch::{LaunchResponse, Wait, answer, prompt_of};
+use crate::edge::extract::{ApiJson, ApiPath};
+use crate::error::ApiResult;
+use crate::state::AppState;
+
+/// How to go on.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub struct ResumeBody {
+    /// Added to the environment of the launch that is resumed.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// The first turn: a text, or ACP content blocks.
+    #[schema(value_type = Object)]
+    prompt: Option<Value>,
+    /// When to answer.
+    #[serde(default)]
+    wait: Wait,
+}
+
+/// Resume the session of an ended instance
+///
+/// A fresh container, launched as the old one was, goes on with the session.
+#[utoipa::path(
+    post, path = "/api/v1/agents/{id}/resume", tag = "agents", request_body = ResumeBody,
+    params(("id" = String, Path, description = "An instance that has ended")),
+    responses((status = 201, body = LaunchResponse, headers(("Location" = String, description = "The new instance"))))
+)]
+pub async fn resume(
+    State(state): State<AppState>,
+    ApiPath(id): ApiPath<String>,
+    body: Option<ApiJson<ResumeBody>>,
+) -> ApiResult<impl IntoResponse> {
+    let id = super::instance_id(&id)?;
+    resume_instance(&state, id, body.map(|ApiJson(body)| body).unwrap_or_default()).await
+}
+
+/// Resumes, and answers like a launch.
+pub async fn resume_instance(
+    state: &AppState,
+    id: InstanceId,
+    body: ResumeBody,
+) -> ApiResult<impl IntoResponse + use<>> {
+    let prompt = body.prompt.map(prompt_of).transpose()?;
+    let launched = state.orchestrator.resume(id, body.env, prompt).await?;
+    let response = answer(state, launched.id, body.wait).await?;
+    let location = format!("/api/v1/agents/{}", launched.id);
+    Ok((
+        StatusCode::CREATED,
+        [(header::LOCATION, location)],
+        Json(response),
+    ))
+}

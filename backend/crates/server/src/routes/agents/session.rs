@@ -1,0 +1,108 @@
+//! `GET /api/v1/agents/{id}/session`
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use kandev_domain::{InstanceStatus, SessionKey};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::edge::extract::ApiPath;
+use crate::error::ApiResult;
+use crate::state::AppState;
+
+/// What the agent last said about a session; each as the agent has it, null if it never said.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub struct SessionState {
+    /// `acp` or `kandev`.
+    #[schema(value_type = Option<String>)]
+    protocol: Option<Box<RawValue>>,
+    #[schema(value_type = Option<Object>)]
+    agent_info: Option<Box<RawValue>>,
+    #[schema(value_type = Option<Object>)]
+    agent_capabilities: Option<Box<RawValue>>,
+    #[schema(value_type = Vec<Object>)]
+    auth_methods: Option<Box<RawValue>>,
+    #[schema(value_type = Option<Object>)]
+    modes: Option<Box<RawValue>>,
+    /// The id of the mode it was last in, where it changed since it was established.
+    #[schema(value_type = Option<String>)]
+    current_mode: Option<Box<RawValue>>,
+    #[schema(value_type = Option<Object>)]
+    models: Option<Box<RawValue>>,
+    #[schema(value_type = Option<Vec<Object>>)]
+    config_options: Option<Box<RawValue>>,
+    #[schema(value_type = Option<Vec<Object>>)]
+    commands: Option<Box<RawValue>>,
+    #[schema(value_type = Option<Vec<Object>>)]
+    plan: Option<Box<RawValue>>,
+    #[schema(value_type = Option<Object>)]
+    usage: Option<Box<RawValue>>,
+    #[schema(value_type = Option<String>)]
+    title: Option<Box<RawValue>>,
+}
+
+impl SessionState {
+    /// Reads it.
+    pub async fn load(state: &AppState, key: SessionKey) -> ApiResult<Self> {
+        let facets = kandev_store::sessions::facets(&state.pool, key).await?;
+        let mut facets: BTreeMap<String, Box<RawValue>> = facets
+            .into_iter()
+            .filter_map(|(facet, value)| Some((facet, RawValue::from_string(value).ok()?)))
+            .collect();
+        let mut take = |facet: &str| facets.remove(facet);
+        Ok(Self {
+            protocol: take("protocol"),
+            agent_info: take("agent_info"),
+            agent_capabilities: take("agent_capabilities"),
+            auth_methods: take("auth_methods"),
+            modes: take("modes"),
+            current_mode: take("current_mode"),
+            models: take("models"),
+            config_options: take("config_options"),
+            commands: take("commands"),
+            plan: take("plan"),
+            usage: take("usage"),
+            title: take("title"),
+        })
+    }
+}
+
+/// An instance's session.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AgentSession {
+    instance_id: Uuid,
+    task_id: String,
+    /// The agent's id; null until it is established.
+    session_id: Option<String>,
+    status: InstanceStatus,
+    #[serde(flatten)]
+    state: SessionState,
+}
+
+/// The session of an instance
+#[utoipa::path(
+    get, path = "/api/v1/agents/{id}/session", tag = "agents",
+    params(("id" = String, Path, description = "The instance")),
+    responses((status = 200, body = AgentSession))
+)]
+pub async fn session(
+    State(state): State<AppState>,
+    ApiPath(id): ApiPath<String>,
+) -> ApiResult<Json<AgentSession>> {
+    let instance = super::instance(&state, &id).await?;
+    let said = match instance.session_key {
+        Some(key) => SessionState::load(&state, key).await?,
+        None => SessionState::default(),
+    };
+    Ok(Json(AgentSession {
+        instance_id: instance.id.0,
+        task_id: instance.task_id.to_string(),
+        session_id: instance.session_id,
+        status: instance.status,
+        state: said,
+    }))
+}

@@ -1,0 +1,92 @@
+//! Errors of the crates below, as callers see them.
+
+use kandev_domain::FailureCode;
+use kandev_domain::content::PromptError;
+use kandev_domain::lifecycle::Refusal;
+use kandev_orchestrator::{CommandError, LaunchError, PromptRefused};
+use kandev_store::StoreError;
+use serde_json::json;
+
+use crate::error::{ApiError, ErrorCode};
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        if error.is_transient() {
+            Self::database_unavailable(error)
+        } else {
+            Self::internal(error)
+        }
+    }
+}
+
+impl From<PromptError> for ApiError {
+    fn from(error: PromptError) -> Self {
+        Self::validation("prompt", &error.to_string())
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::QueueFull => Self::new(ErrorCode::TooManyRequests, refusal.to_string()),
+            _ => Self::conflict(refusal.to_string()),
+        }
+    }
+}
+
+impl From<CommandError> for ApiError {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::NotFound => Self::new(ErrorCode::NotFound, error.to_string()),
+            CommandError::Refused(PromptRefused::State(refusal)) => refusal.into(),
+            CommandError::Refused(PromptRefused::Content(error)) => error.into(),
+            CommandError::TooMany => {
+                Self::new(ErrorCode::TooManyRequests, error.to_string()).retry_after_seconds(1)
+            }
+            CommandError::NotHere => {
+                Self::new(ErrorCode::RuntimeUnavailable, error.to_string()).retry_after_seconds(5)
+            }
+            CommandError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<LaunchError> for ApiError {
+    fn from(error: LaunchError) -> Self {
+        let text = error.to_string();
+        match error {
+            LaunchError::UnknownType(_) | LaunchError::DisabledType(_) => {
+                Self::new(ErrorCode::ValidationError, text).details(json!({ "field": "agent_type" }))
+            }
+            LaunchError::MissingEnv { missing, .. } => Self::new(ErrorCode::ValidationError, text)
+                .details(json!({ "field": "env", "missing": missing })),
+            LaunchError::Workspace(error) => Self::validation("workspace_path", &error.to_string()),
+            LaunchError::Invalid { field, problem } => Self::validation(field, &problem),
+            LaunchError::TaskBusy(task_id) => Self::conflict(text).details(json!({ "task_id": task_id })),
+            LaunchError::NoSuchInstance => Self::new(ErrorCode::NotFound, text),
+            LaunchError::NotResumable(_) => Self::conflict(text),
+            LaunchError::ShuttingDown => {
+                Self::new(ErrorCode::RuntimeUnavailable, text).retry_after_seconds(5)
+            }
+            LaunchError::Store(error) => error.into(),
+            LaunchError::Internal(_) => Self::internal(text),
+            LaunchError::Failed {
+                id,
+                code,
+                message,
+                transient,
+            } => {
+                let details = json!({ "instance_id": id, "code": code });
+                match code {
+                    FailureCode::ImageNotFound => Self::new(ErrorCode::ImageNotFound, message),
+                    _ if transient => {
+                        Self::new(ErrorCode::RuntimeUnavailable, message).retry_after_seconds(5)
+                    }
+                    // The engine said no to what the caller and the catalogue asked for.
+                    _ => Self::bad_request(message),
+                }
+                .details(details)
+            }
+        }
+    }
+}
