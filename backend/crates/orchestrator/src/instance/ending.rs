@@ -1,6 +1,7 @@
 //! How an instance ends.
 //!
-//! A graceful end: the running turn is cancelled and awaited, stdin is closed, SIGTERM, SIGKILL, each after its grace. The
+//! A graceful end: the running turn is cancelled and awaited, stdin is closed, SIGTERM, SIGKILL, each after its grace. (Docker
+//! keeps the stdin of a container open that is to outlive our connection, so there SIGTERM comes at once.) The
 //! container's end by itself joins in at the same place: the rest of the output is read, the turns get their end, the
 //! container is removed, and only then is the final status told.
 
@@ -61,8 +62,6 @@ pub(super) struct Ending {
 enum Stage {
     /// The turn was told to end.
     Cancelling,
-    /// Stdin was closed.
-    StdinClosed { until: Instant },
     /// The engine was told to stop it.
     Terminating,
 }
@@ -91,12 +90,10 @@ impl Actor {
         self.cancel_queued("the instance ended");
         match self.phase {
             Phase::Queued(_) => self.finalize(),
-            Phase::Handshaking => self.close_stdin(Duration::ZERO),
             Phase::Ready if gentle && self.turns.running.is_some() => {
                 self.cancel(Some("the instance is ending".to_owned()));
             }
-            Phase::Ready if gentle => self.close_stdin(self.eof_grace()),
-            Phase::Ready => self.terminate(),
+            Phase::Handshaking | Phase::Ready => self.terminate(),
             // The engine call under way comes back first; after the container's end nothing is left to do.
             Phase::Creating | Phase::Connecting | Phase::Draining { .. } | Phase::Removing | Phase::Ended => {
             }
@@ -123,22 +120,6 @@ impl Actor {
         }
     }
 
-    /// Agents that end at the end of stdin do so quickly; the others get SIGTERM.
-    fn eof_grace(&self) -> Duration {
-        (self.shared.settings.stop_grace / 4).min(Duration::from_secs(3))
-    }
-
-    fn close_stdin(&mut self, grace: Duration) {
-        if let Some(link) = &self.link {
-            link.writer.close();
-        }
-        if let Some(ending) = &mut self.ending {
-            ending.stage = Stage::StdinClosed {
-                until: Instant::now() + grace,
-            };
-        }
-    }
-
     /// SIGTERM, and SIGKILL after the grace, or at once when forced.
     pub(super) fn terminate(&mut self) {
         let Some(ending) = &mut self.ending else { return };
@@ -146,6 +127,9 @@ impl Actor {
             return;
         }
         ending.stage = Stage::Terminating;
+        if let Some(link) = &self.link {
+            link.writer.close();
+        }
         let forced = ending.is_forced();
         let Some(container) = self.container.clone() else {
             return;
@@ -187,7 +171,7 @@ impl Actor {
             ..
         }) = &self.ending
         {
-            self.close_stdin(self.eof_grace());
+            self.terminate();
         }
     }
 
@@ -492,10 +476,9 @@ impl Actor {
             (Phase::Draining { until }, _) => consider((!self.is_stalled()).then_some(*until)),
             (Phase::Removing | Phase::Ended, _) => {}
             (_, Some(ending)) => {
-                if let Stage::StdinClosed { until } = ending.stage {
-                    consider(Some(until));
+                if matches!(ending.stage, Stage::Cancelling) {
+                    consider(self.cancel_until());
                 }
-                consider(self.cancel_until());
                 consider(self.exit_expected);
             }
             (_, None) => {
@@ -532,7 +515,6 @@ impl Actor {
             (Phase::Draining { until }, _) if *until <= now => self.conclude(),
             (Phase::Draining { .. } | Phase::Removing | Phase::Ended, _) => {}
             (_, Some(ending)) => {
-                let closed = matches!(ending.stage, Stage::StdinClosed { until } if until <= now);
                 let ignored = matches!(ending.stage, Stage::Cancelling) && due(self.cancel_until());
                 if due(self.exit_expected) {
                     self.log(
@@ -540,7 +522,7 @@ impl Actor {
                         "the engine does not say how the container ended".to_owned(),
                     );
                     self.remove();
-                } else if closed || ignored {
+                } else if ignored {
                     self.terminate();
                 }
             }

@@ -17,7 +17,8 @@ use serde::Deserialize;
 use tar::{Archive, Builder, EntryType, Header};
 
 use super::client::{Call, Client, body, within};
-use super::lifecycle::is_not_found;
+use super::lifecycle::{self, is_not_found};
+use super::user;
 use crate::error::{FileError, Result, RuntimeError};
 use crate::types::ContainerId;
 
@@ -27,6 +28,8 @@ const STAT_HEADER: &str = "x-docker-container-path-stat";
 const ARCHIVE_OVERHEAD: u64 = 64 << 10;
 /// The block of an archive.
 const BLOCK: usize = 512;
+/// The longest passwd or group file that is read.
+const ACCOUNTS_LIMIT: u64 = 1 << 20;
 /// The mode of a new file.
 const NEW_FILE_MODE: u32 = 0o644;
 /// The type bits of a mode as Go has them, of which none is set for a regular file.
@@ -62,60 +65,87 @@ struct Ownership {
     mode: u32,
 }
 
-/// The time limit of `call` is for all of it.
 pub(super) async fn read(client: &Client, id: &ContainerId, path: &str, limit: u64) -> Result<Bytes> {
-    within("read_file", client.limits().call, async {
-        let (_, stat, response) = open(client, id, "read_file", path).await?;
-        let too_large = || file_error(path, FileError::TooLarge { limit });
-        if stat.size > limit {
-            return Err(too_large());
-        }
-        // The file may have grown since the engine looked.
-        let most = usize::try_from(limit.saturating_add(ARCHIVE_OVERHEAD)).unwrap_or(usize::MAX);
-        let archive = body(response, most).await?;
-        let contents = unpack(&archive).map_err(|error| RuntimeError::Broken(error.to_string()))?;
-        if contents.len() as u64 > limit {
-            return Err(too_large());
-        }
-        Ok(contents.into())
-    })
-    .await
+    within("read_file", client.limits().call, fetch(client, id, path, limit)).await
+}
+
+async fn fetch(client: &Client, id: &ContainerId, path: &str, limit: u64) -> Result<Bytes> {
+    let (_, stat, response) = open(client, id, "read_file", path).await?;
+    let too_large = || file_error(path, FileError::TooLarge { limit });
+    if stat.size > limit {
+        return Err(too_large());
+    }
+    // The file may have grown since the engine looked.
+    let most = usize::try_from(limit.saturating_add(ARCHIVE_OVERHEAD)).unwrap_or(usize::MAX);
+    let archive = body(response, most).await?;
+    let contents = unpack(&archive).map_err(|error| RuntimeError::Broken(error.to_string()))?;
+    if contents.len() as u64 > limit {
+        return Err(too_large());
+    }
+    Ok(contents.into())
 }
 
 /// Not atomic: the engine removes the old file and writes a new one, so that a reader inside can meet none or a part of
 /// it. Either the engine got all of the contents, or it was not asked to write. An existing file keeps its mode and
 /// owner; a new one is the container's user's, with mode 644. A symlink stays, and what it leads to is written.
 pub(super) async fn write(client: &Client, id: &ContainerId, path: &str, contents: &Bytes) -> Result<()> {
-    within("write_file", client.limits().call, async {
-        let (target, ownership) = match open(client, id, "write_file", path).await {
-            Ok((target, _, response)) => (target, Some(ownership(response).await?)),
-            Err(RuntimeError::File {
-                error: FileError::NotFound,
-                ..
-            }) => (path.to_owned(), None),
-            Err(error) => return Err(error),
-        };
-        let target = Path::new(&target);
-        let (Some(directory), Some(name)) = (
-            target.parent().and_then(Path::to_str),
-            target.file_name().and_then(|name| name.to_str()),
-        ) else {
-            return Err(file_error(path, FileError::NotAFile));
-        };
-        let archive =
-            pack(name, contents, ownership).map_err(|error| RuntimeError::Broken(error.to_string()))?;
-        let mut call = client
-            .on("write_file", Method::PUT, &id.0, "/archive")
-            .query("path", directory)
-            // Or a directory that came to be there meanwhile would be replaced with all that is in it.
-            .query("noOverwriteDirNonDir", "1")
-            .tar(archive);
-        if ownership.is_none() {
-            call = call.query("copyUIDGID", "1");
-        }
-        client.done(&call).await.map_err(|error| missing(path, error))
-    })
+    within(
+        "write_file",
+        client.limits().call,
+        put(client, id, path, contents),
+    )
     .await
+}
+
+async fn put(client: &Client, id: &ContainerId, path: &str, contents: &Bytes) -> Result<()> {
+    let (target, ownership) = match open(client, id, "write_file", path).await {
+        Ok((target, _, response)) => (target, existing(response).await?),
+        Err(RuntimeError::File {
+            error: FileError::NotFound,
+            ..
+        }) => (path.to_owned(), new(client, id).await?),
+        Err(error) => return Err(error),
+    };
+    let target = Path::new(&target);
+    let (Some(directory), Some(name)) = (
+        target.parent().and_then(Path::to_str),
+        target.file_name().and_then(|name| name.to_str()),
+    ) else {
+        return Err(file_error(path, FileError::NotAFile));
+    };
+    let archive = pack(name, contents, ownership).map_err(|error| RuntimeError::Broken(error.to_string()))?;
+    let call = client
+        .on("write_file", Method::PUT, &id.0, "/archive")
+        .query("path", directory)
+        // Or a directory that came to be there meanwhile would be replaced with all that is in it.
+        .query("noOverwriteDirNonDir", "1")
+        .tar(archive);
+    client.done(&call).await.map_err(|error| missing(path, error))
+}
+
+/// What a new file is given.
+async fn new(client: &Client, id: &ContainerId) -> Result<Ownership> {
+    let user = lifecycle::inspect(client, id).await?.user;
+    let (mut passwd, mut group) = (String::new(), String::new());
+    if user::needs_files(&user) {
+        passwd = accounts(client, id, "/etc/passwd").await?;
+        group = accounts(client, id, "/etc/group").await?;
+    }
+    let (uid, gid) = user::resolve(&user, &passwd, &group);
+    Ok(Ownership {
+        uid,
+        gid,
+        mode: NEW_FILE_MODE,
+    })
+}
+
+/// A file of accounts, which an image need not have.
+async fn accounts(client: &Client, id: &ContainerId, path: &str) -> Result<String> {
+    match fetch(client, id, path, ACCOUNTS_LIMIT).await {
+        Ok(contents) => Ok(String::from_utf8_lossy(&contents).into_owned()),
+        Err(RuntimeError::File { .. }) => Ok(String::new()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Begins to fetch a regular file, through a symlink if it is one. Gives the path behind it, too.
@@ -157,7 +187,7 @@ fn stat(response: &Response<Incoming>) -> Result<Stat, String> {
 }
 
 /// Reads no further than the first header of the archive, whatever the file's length.
-async fn ownership(response: Response<Incoming>) -> Result<Ownership> {
+async fn existing(response: Response<Incoming>) -> Result<Ownership> {
     let mut body = response.into_body();
     let mut read = Vec::with_capacity(BLOCK);
     while read.len() < BLOCK {
@@ -196,7 +226,7 @@ fn unpack(archive: &[u8]) -> std::io::Result<Vec<u8>> {
     Ok(contents)
 }
 
-fn pack(name: &str, contents: &[u8], ownership: Option<Ownership>) -> std::io::Result<Vec<u8>> {
+fn pack(name: &str, contents: &[u8], ownership: Ownership) -> std::io::Result<Vec<u8>> {
     #[expect(
         clippy::disallowed_methods,
         reason = "a file's time of change is the machine's, whatever clock the rest goes by"
@@ -206,9 +236,9 @@ fn pack(name: &str, contents: &[u8], ownership: Option<Ownership>) -> std::io::R
     header.set_entry_type(EntryType::Regular);
     header.set_size(contents.len() as u64);
     header.set_mtime(now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs());
-    header.set_mode(ownership.map_or(NEW_FILE_MODE, |ownership| ownership.mode));
-    header.set_uid(ownership.map_or(0, |ownership| ownership.uid));
-    header.set_gid(ownership.map_or(0, |ownership| ownership.gid));
+    header.set_mode(ownership.mode);
+    header.set_uid(ownership.uid);
+    header.set_gid(ownership.gid);
     let mut builder = Builder::new(Vec::with_capacity(contents.len() + 4 * BLOCK));
     builder.append_data(&mut header, name, contents)?;
     builder.into_inner()

@@ -17,6 +17,8 @@ use crate::types::{
 #[derive(Debug)]
 pub(super) struct Inspected {
     pub(super) tty: bool,
+    /// As it was said at the container's making, or by its image.
+    pub(super) user: String,
     pub(super) state: ContainerState,
 }
 
@@ -44,6 +46,8 @@ struct StateAnswer {
 struct ConfigAnswer {
     #[serde(default)]
     tty: bool,
+    #[serde(default)]
+    user: String,
 }
 
 #[derive(Deserialize)]
@@ -83,6 +87,7 @@ pub(super) async fn inspect(client: &Client, id: &ContainerId) -> Result<Inspect
     let answer: InspectAnswer = client.json(&call).await?;
     Ok(Inspected {
         tty: answer.config.tty,
+        user: answer.config.user,
         state: answer.state.into(),
     })
 }

@@ -23,7 +23,7 @@ fn state(status: &str, code: i64) -> Reply {
     Reply::Json(200, json)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_is_not_there_may_come_later() {
     let mut proxy = Proxy::new();
     let runtime = DockerRuntime::connect(Some(&proxy.host())).unwrap();
@@ -49,13 +49,13 @@ async fn an_engine_that_is_not_there_may_come_later() {
     ));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_listens_on_tcp() {
     let runtime = DockerRuntime::connect(Some("tcp://127.0.0.1:1")).unwrap();
     assert!(matches!(runtime.ping().await, Err(RuntimeError::Unavailable(_))));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_hangs() {
     for stage in ["version", "head", "body"] {
         let fake = Fake::new(move |line| match (stage, line) {
@@ -74,7 +74,7 @@ async fn an_engine_that_hangs() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_hangs_up() {
     let fake = Fake::new(|_| Reply::Close);
     let runtime = DockerRuntime::connect_with(Some(&fake.host()), SHORT).unwrap();
@@ -83,7 +83,7 @@ async fn an_engine_that_hangs_up() {
     assert!(error.is_transient());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn speaks_what_both_know() {
     for (min, max, spoken) in [
         ("1.12", "1.41", "v1.41"),
@@ -113,7 +113,7 @@ async fn speaks_what_both_know() {
 }
 
 /// Another engine on the same socket, and no call failed in between.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_engine_takes_over() {
     let asked = AtomicUsize::new(0);
     let fake = Fake::new(move |line| match line {
@@ -132,7 +132,7 @@ async fn an_older_engine_takes_over() {
     assert_eq!(fake.seen().len(), 4);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_make_no_sense() {
     for reply in ["not json", "{}", "[]"] {
         let fake = Fake::new(move |line| match line {
@@ -162,7 +162,7 @@ async fn answers_that_make_no_sense() {
 }
 
 /// The wait hangs for ever, and `inspect` tells the end.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_hangs_looks_for_itself() {
     let looks = AtomicUsize::new(0);
     let fake = Fake::new(move |line| match line {
@@ -181,7 +181,7 @@ async fn a_watch_that_hangs_looks_for_itself() {
     within(5, runtime.drained()).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watch_that_was_dropped_leaves_nothing() {
     let fake = Fake::new(move |line| match line {
         "GET /version" => version("1.12", "1.41"),
@@ -197,7 +197,7 @@ async fn a_watch_that_was_dropped_leaves_nothing() {
 }
 
 /// Three interleaved frames and half a header in one read, together with the head of the answer.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frames_in_one_read() {
     let frames = b"\x01\0\0\0\0\0\0\x04one\n\x02\0\0\0\0\0\0\x04err\n\x01\0\0\0\0\0\0\x04two\n\x01\0\0";
     let rest = b"\0\0\0\0\x06three\n";
@@ -224,7 +224,7 @@ async fn frames_in_one_read() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_output_that_breaks_is_no_end() {
     let fake = Fake::new(move |line| match line {
         "GET /version" => version("1.12", "1.41"),
@@ -238,7 +238,7 @@ async fn an_output_that_breaks_is_no_end() {
     assert!(output.next().await.is_none());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_does_not_upgrade() {
     let fake = Fake::new(move |line| match line {
         "GET /version" => version("1.12", "1.41"),

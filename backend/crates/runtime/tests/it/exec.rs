@@ -11,7 +11,7 @@ fn command(words: &[&str]) -> ExecSpec {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn output_and_exit_code() {
     let world = World::new();
     let running = world.run_script("sleep 60").await;
@@ -28,7 +28,7 @@ async fn output_and_exit_code() {
     assert_eq!(within(5, exec.exit).await.unwrap(), 5);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stdin_can_be_closed() {
     let world = World::new();
     let running = world.run_script("sleep 60").await;
@@ -48,7 +48,7 @@ async fn stdin_can_be_closed() {
     assert_eq!(within(5, exec.exit).await.unwrap(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn environment_directory_and_user() {
     let world = World::new();
     let running = world.run_script("sleep 60").await;
@@ -62,7 +62,7 @@ async fn environment_directory_and_user() {
     assert_eq!(collect(exec.output).await.0, b"a=b c /tmp 77:88\n");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_exit_comes_after_closed_pipes() {
     let world = World::new();
     let running = world.run_script("sleep 60").await;
@@ -72,7 +72,7 @@ async fn the_exit_comes_after_closed_pipes() {
     assert_eq!(within(10, exec.exit).await.unwrap(), 4);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_run() {
     let world = World::new();
     let running = world.run_script("sleep 60").await;
@@ -103,7 +103,7 @@ async fn what_cannot_run() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_lost_with_its_container_does_not_hang() {
     let world = World::new();
     let running = world.run_script("sleep 60").await;

@@ -60,7 +60,7 @@ fn file_error<T: std::fmt::Debug>(result: Result<T, RuntimeError>) -> FileError 
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_files_through_symlinks_within_the_container() {
     let fixture = Fixture::new().await;
     for path in [
@@ -90,7 +90,6 @@ async fn reads_files_through_symlinks_within_the_container() {
         "/",
         "/workspace/file/",
         "file",
-        "/dev/null",
     ] {
         assert_eq!(
             file_error(fixture.read(path).await),
@@ -100,7 +99,7 @@ async fn reads_files_through_symlinks_within_the_container() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_no_more_than_asked_for() {
     let fixture = Fixture::new().await;
     let runtime = &fixture.world.runtime;
@@ -122,7 +121,7 @@ async fn reads_no_more_than_asked_for() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_keep_mode_and_owner_and_symlinks() {
     let fixture = Fixture::new().await;
     fixture.write("/workspace/link2", b"changed\0\xff").await.unwrap();
@@ -154,7 +153,7 @@ async fn writes_keep_mode_and_owner_and_symlinks() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_replace_nothing_but_files() {
     let fixture = Fixture::new().await;
     for path in ["/workspace/dir", "/workspace/alias", "/", "relative"] {
@@ -182,22 +181,37 @@ async fn writes_replace_nothing_but_files() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_file_is_the_containers_users() {
     let world = World::new();
-    let mut spec = world.spec("stat -c '%u:%g %a' given; cat given");
-    spec.user = Some("1234:5678".to_owned());
-    let id = world.runtime.create(&spec).await.unwrap();
-    let contents = Bytes::from(vec![b'x'; 3 << 20]);
-    world
-        .runtime
-        .write_file(&id, "/workspace/given", contents)
-        .await
-        .unwrap();
-    let attachment = world.runtime.attach(&id).await.unwrap();
-    world.runtime.start(&id).await.unwrap();
-    let (out, err) = collect(attachment.output).await;
-    assert_eq!(String::from_utf8_lossy(&err), "");
-    assert!(out.starts_with(b"1234:5678 644\nxxx"), "{:?}", &out[..30]);
-    assert_eq!(out.len(), (3 << 20) + 14, "written before the container ever ran");
+    for (user, ids) in [
+        ("1234:5678", "1234:5678"),
+        ("node", "1000:1001"),
+        ("1000:staff", "1000:50"),
+    ] {
+        let mut spec = world.spec("stat -c '%u:%g %a' given; cat given");
+        spec.user = Some(user.to_owned());
+        let id = world.runtime.create(&spec).await.unwrap();
+        let contents = Bytes::from(vec![b'x'; 3 << 20]);
+        world
+            .runtime
+            .write_file(&id, "/workspace/given", contents)
+            .await
+            .unwrap();
+        let attachment = world.runtime.attach(&id).await.unwrap();
+        world.runtime.start(&id).await.unwrap();
+        let (out, err) = collect(attachment.output).await;
+        assert_eq!(String::from_utf8_lossy(&err), "");
+        let head = format!("{ids} 644\n");
+        assert!(
+            out.starts_with(head.as_bytes()),
+            "{user}: {:?}",
+            String::from_utf8_lossy(&out[..30])
+        );
+        assert_eq!(
+            out.len(),
+            (3 << 20) + head.len(),
+            "written before the container ever ran"
+        );
+    }
 }

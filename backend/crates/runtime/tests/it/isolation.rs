@@ -17,7 +17,7 @@ async fn process_status(world: &World, spec: &ContainerSpec) -> BTreeMap<String,
         .collect()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_privileges_but_those_asked_for() {
     let world = World::new();
     let mut spec = world.spec("exec cat /proc/self/status");
@@ -32,7 +32,7 @@ async fn no_privileges_but_those_asked_for() {
     assert_eq!(status["CapEff"], "0000000000000001");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_reach_the_engine() {
     let world = World::new();
     let mut spec = world.spec("true");
@@ -71,7 +71,7 @@ async fn limits_reach_the_engine() {
     assert_eq!(config["Cmd"], json!(["true"]));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_hold() {
     let world = World::new();
     let mut spec = world.spec("for i in $(seq 50); do sleep 5 & done; echo all; exit 0");
@@ -87,7 +87,7 @@ async fn limits_hold() {
 }
 
 /// Children that outlive their parents become the first process's, which must reap them.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_zombies() {
     let world = World::new();
     let running = world
@@ -101,7 +101,7 @@ async fn no_zombies() {
     assert_eq!(running.exit.await.unwrap(), exited(0));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secrets_are_not_shown_by_debug() {
     let world = World::new();
     let mut spec = world.spec("echo $TOKEN");

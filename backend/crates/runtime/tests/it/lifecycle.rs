@@ -7,7 +7,7 @@ use kandev_runtime::{
 use crate::raw;
 use crate::world::{World, collect, exited, within};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_is_named() {
     let world = World::new();
     let engine = world.runtime.ping().await.unwrap();
@@ -15,7 +15,7 @@ async fn an_engine_is_named() {
     assert!(engine.api_version.starts_with("1."), "{engine:?}");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn states_of_a_life() {
     let world = World::new();
     let spec = world.spec("read line; exit 3");
@@ -39,7 +39,7 @@ async fn states_of_a_life() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ending_what_has_ended_is_fine() {
     let world = World::new();
     let running = world.run_script("exit 0").await;
@@ -56,7 +56,7 @@ async fn ending_what_has_ended_is_fine() {
     ));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_may_remove_one() {
     let world = World::new();
     let running = world.run_script("trap '' TERM; sleep 60").await;
@@ -69,7 +69,7 @@ async fn many_may_remove_one() {
     ));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_shows_only_ones_own() {
     let (mine, other) = (World::new(), World::new());
     let running = mine.run_script("sleep 60").await;
@@ -103,7 +103,7 @@ async fn a_list_shows_only_ones_own() {
     assert_eq!(other.runtime.list(&other.owner).await.unwrap()[0].id, foreign);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_created_is_not() {
     let world = World::new();
     let mut spec = world.spec("true");
@@ -145,7 +145,7 @@ async fn what_cannot_be_created_is_not() {
     assert_eq!(world.runtime.list(&world.owner).await.unwrap().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_entrypoint_that_is_not_there() {
     let world = World::new();
     let mut spec = world.spec("true");
@@ -160,7 +160,7 @@ async fn an_entrypoint_that_is_not_there() {
     assert!(failed);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_outlives_its_containers() {
     let world = World::new();
     let name = format!("{}-volume", world.owner);

@@ -11,7 +11,7 @@ const ALL: LogsFrom = LogsFrom {
     follow: false,
 };
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_gives_back_what_was_written() {
     let world = World::new();
     // The engine's log cuts lines at 16 KiB.
@@ -25,7 +25,7 @@ async fn the_log_gives_back_what_was_written() {
     assert!(logged == live);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_followed_log_goes_on_until_the_end() {
     let world = World::new();
     let mut running = world
@@ -49,7 +49,7 @@ async fn a_followed_log_goes_on_until_the_end() {
     assert!(within(10, log.next()).await.is_none());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_from_a_point_in_time() {
     let world = World::new();
     let running = world.run_script("echo early; sleep 2; echo late").await;
@@ -71,7 +71,7 @@ async fn a_log_from_a_point_in_time() {
     assert_eq!(out, b"late\n");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gone_container_has_no_log() {
     let world = World::new();
     let log = world

@@ -1,5 +1,6 @@
 //! The engine's API without the code under test, blocking, so that it also serves in `Drop`.
 
+use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
@@ -25,7 +26,7 @@ pub(crate) fn socket() -> String {
 /// One request; HTTP/1.0, so that the answer ends with the connection and is not chunked.
 pub(crate) fn request(method: &str, target: &str, content_type: &str, body: &[u8]) -> (u16, Vec<u8>) {
     let mut stream = UnixStream::connect(socket()).expect("an engine listens");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     let head = format!(
         "{method} /v1.41{target} HTTP/1.0\r\nHost: engine\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\r\n",
         body.len()
@@ -59,6 +60,14 @@ pub(crate) fn inspect(id: &str) -> Value {
     json("GET", &format!("/containers/{id}/json"), &Value::Null)
 }
 
+pub(crate) fn encode(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        write!(encoded, "%{byte:02X}").unwrap();
+    }
+    encoded
+}
+
 /// Imports the test image if the engine has none.
 pub(crate) fn ensure_image() {
     static ENSURED: OnceLock<()> = OnceLock::new();
@@ -90,7 +99,12 @@ fn root() -> Vec<u8> {
         header.set_gid(0);
         header
     };
-    for (directory, mode) in [("bin/", 0o755), ("tmp/", 0o1777), ("workspace/", 0o777)] {
+    for (directory, mode) in [
+        ("bin/", 0o755),
+        ("etc/", 0o755),
+        ("tmp/", 0o1777),
+        ("workspace/", 0o777),
+    ] {
         builder
             .append_data(
                 &mut header(tar::EntryType::Directory, mode, 0),
@@ -103,6 +117,16 @@ fn root() -> Vec<u8> {
     builder
         .append_data(&mut file, "bin/busybox", &busybox[..])
         .unwrap();
+    for (path, contents) in [
+        (
+            "etc/passwd",
+            "root:x:0:0::/:/bin/sh\nnode:x:1000:1001::/workspace:/bin/sh\n",
+        ),
+        ("etc/group", "root:x:0:\nnode:x:1001:\nstaff:x:50:node\n"),
+    ] {
+        let mut file = header(tar::EntryType::Regular, 0o644, contents.len() as u64);
+        builder.append_data(&mut file, path, contents.as_bytes()).unwrap();
+    }
     for applet in APPLETS {
         let mut link = header(tar::EntryType::Symlink, 0o777, 0);
         builder

@@ -10,14 +10,18 @@ use tokio::io::AsyncWriteExt;
 use crate::raw;
 use crate::world::{World, collect, exited, until, within};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_channels_come_whole_and_in_order() {
     let world = World::new();
     let running = world
         .run_script("for i in $(seq 1 2000); do echo out $i; echo err $i >&2; done; head -c 5242880 /dev/zero; exit 3")
         .await;
     let (out, err) = within(60, collect(running.attachment.output)).await;
-    let lines = |word: &str| (1..=2000).map(|i| format!("{word} {i}\n")).collect::<String>();
+    let lines = |word: &str| {
+        (1..=2000)
+            .flat_map(|i| [word.to_owned(), format!(" {i}\n")])
+            .collect::<String>()
+    };
     assert_eq!(String::from_utf8(err).unwrap(), lines("err"));
     let expected = lines("out");
     assert!(out.starts_with(expected.as_bytes()));
@@ -29,7 +33,7 @@ async fn both_channels_come_whole_and_in_order() {
     assert_eq!(running.exit.await.unwrap(), exited(3));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tty_is_refused() {
     let world = World::new();
     let config = json!({
@@ -63,7 +67,7 @@ async fn echo(attachment: &mut Attachment, line: &str) {
     assert_eq!(until(&mut attachment.output, "\n").await, format!("{line}\n"));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_later_attachment_gets_stdin_again() {
     let world = World::new();
     let mut running = world.run_script("cat").await;
@@ -77,7 +81,7 @@ async fn a_later_attachment_gets_stdin_again() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stdin_cannot_be_ended_and_says_so() {
     let world = World::new();
     let mut running = world.run_script("cat; echo ended").await;
@@ -93,7 +97,7 @@ async fn stdin_cannot_be_ended_and_says_so() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropping_the_output_closes_the_connection_though_stdin_is_held() {
     let world = World::with_limits(Limits {
         call: Duration::from_secs(10),
@@ -119,7 +123,7 @@ async fn dropping_the_output_closes_the_connection_though_stdin_is_held() {
     assert_eq!(within(10, running.exit).await.unwrap(), exited(137));
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_pauses_gets_everything() {
     let world = World::new();
     let running = world.run_script("seq 1 1000000").await;

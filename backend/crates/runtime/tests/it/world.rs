@@ -92,7 +92,7 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         let filters = json!({ "label": [format!("{LABEL_OWNER}={}", self.owner)] }).to_string();
-        let filters: String = filters.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let filters = raw::encode(&filters);
         let listed = raw::json(
             "GET",
             &format!("/containers/json?all=1&filters={filters}"),

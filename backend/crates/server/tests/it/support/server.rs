@@ -5,6 +5,8 @@ use std::sync::Arc;
 use kandev::config::{Config, Environment, Flags};
 use kandev::metrics::Metrics;
 use kandev::{AppState, routes};
+use kandev_domain::SystemClock;
+use kandev_orchestrator::{Catalogue, Orchestrator, Parts, Sealer, Settings};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +20,7 @@ pub(crate) struct TestServer {
     pub(crate) address: String,
     pub(crate) client: reqwest::Client,
     pub(crate) runtime: Arc<FakeRuntime>,
+    orchestrator: Arc<Orchestrator>,
     stopping: CancellationToken,
     tasks: TaskTracker,
 }
@@ -29,10 +32,22 @@ impl TestServer {
         let config = Config::load(&flags, None, &environment).unwrap();
         let runtime = Arc::new(FakeRuntime::default());
         let stopping = CancellationToken::new();
+        let orchestrator = Orchestrator::start(Parts {
+            pool: pool.clone(),
+            runtime: runtime.clone(),
+            catalogue: Catalogue::load(None).unwrap(),
+            settings: Settings {
+                data_dir: config.data_dir.clone(),
+                ..Settings::default()
+            },
+            sealer: Sealer::new([7; 32]),
+            clock: Arc::new(SystemClock),
+        });
         let state = AppState {
             config: Arc::new(config),
             pool,
             runtime: runtime.clone(),
+            orchestrator: orchestrator.clone(),
             metrics: Arc::new(Metrics::default()),
             stopping: stopping.clone(),
         };
@@ -52,6 +67,7 @@ impl TestServer {
             address,
             client: reqwest::Client::new(),
             runtime,
+            orchestrator,
             stopping,
             tasks,
         }
@@ -77,5 +93,6 @@ impl TestServer {
         drop(self.client);
         self.stopping.cancel();
         self.tasks.wait().await;
+        self.orchestrator.shut_down().await;
     }
 }
