@@ -55,18 +55,19 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Journal {
-    /// Starts the writer. It ends once every [`Journal`] is gone and all is stored, or at once with `abandon`.
+    /// Starts the writer. After `closing` it takes no more and stores the rest; with `abandon` it ends at once.
     pub fn start(
         pool: &PgPool,
         clock: Arc<dyn Clock>,
         tracker: &TaskTracker,
+        closing: CancellationToken,
         abandon: CancellationToken,
     ) -> Self {
         let (queue, entries) = mpsc::channel(QUEUE);
         let writer = JournalWriter::new(pool);
         tracker.spawn(async move {
             tokio::select! {
-                () = run(writer, clock, entries) => {}
+                () = run(writer, clock, entries, closing) => {}
                 () = abandon.cancelled() => tracing::warn!("the journal was closed before all was stored"),
             }
         });
@@ -84,8 +85,21 @@ impl Journal {
     }
 }
 
-async fn run(mut writer: JournalWriter, clock: Arc<dyn Clock>, mut entries: mpsc::Receiver<Entry>) {
-    while let Some(first) = entries.recv().await {
+async fn run(
+    mut writer: JournalWriter,
+    clock: Arc<dyn Clock>,
+    mut entries: mpsc::Receiver<Entry>,
+    closing: CancellationToken,
+) {
+    loop {
+        let first = tokio::select! {
+            first = entries.recv() => first,
+            () = closing.cancelled(), if !entries.is_closed() => {
+                entries.close();
+                continue;
+            }
+        };
+        let Some(first) = first else { return };
         let mut size = first.batch.size();
         let mut batches = vec![first.batch];
         let mut waiting = vec![first.stored];

@@ -33,6 +33,8 @@ use crate::{Shared, reconcile};
 
 /// How long instances have to end when the server does, beyond their own graces.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(15);
+/// How long what is left to store may take then.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What an orchestrator is made of.
 pub struct Parts {
@@ -97,6 +99,7 @@ pub struct Orchestrator {
     catalogue: Catalogue,
     sealer: Sealer,
     held: Arc<Held>,
+    close_journal: CancellationToken,
     abandon_journal: CancellationToken,
     closing: CancellationToken,
 }
@@ -138,14 +141,10 @@ impl Orchestrator {
     /// Starts the journal and the reconciler.
     pub fn start(parts: Parts) -> Arc<Self> {
         let tracker = TaskTracker::new();
+        let close_journal = CancellationToken::new();
         let abandon_journal = CancellationToken::new();
         let closing = CancellationToken::new();
-        let journal = Journal::start(
-            &parts.pool,
-            Arc::clone(&parts.clock),
-            &tracker,
-            abandon_journal.clone(),
-        );
+        let journal = Journal::start(&parts.pool, Arc::clone(&parts.clock), &tracker, close_journal.clone(), abandon_journal.clone());
         let slots = Slots::new(parts.settings.max_instances.max(1));
         let shared = Arc::new(Shared {
             pool: parts.pool,
@@ -162,6 +161,7 @@ impl Orchestrator {
             catalogue: parts.catalogue,
             sealer: parts.sealer,
             held: Arc::default(),
+            close_journal,
             abandon_journal,
             closing: closing.clone(),
         });
@@ -509,7 +509,6 @@ impl Orchestrator {
         self.shared.tracker.close();
         let settings = &self.shared.settings;
         let limit = settings.cancel_grace + settings.stop_grace * 2 + SHUTDOWN_MARGIN;
-        // The journal's task ends with the last handle to it, which `shared` holds: it is not waited for.
         let ended = async {
             let mut watchers: Vec<_> = lock(&self.held.handles)
                 .values()
@@ -523,8 +522,11 @@ impl Orchestrator {
         if tokio::time::timeout(limit, ended).await.is_err() {
             tracing::warn!("some instances have not ended; the next start takes care of them");
         }
-        self.abandon_journal.cancel();
-        self.shared.tracker.wait().await;
+        self.close_journal.cancel();
+        if tokio::time::timeout(CLOSE_LIMIT, self.shared.tracker.wait()).await.is_err() {
+            self.abandon_journal.cancel();
+            self.shared.tracker.wait().await;
+        }
     }
 }
 
