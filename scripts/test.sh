@@ -8,6 +8,7 @@ cd "$root"
 
 have cargo || die "Rust is missing: install it with rustup"
 need cc gcc libc6-dev
+[ -x /bin/busybox ] || apt_install busybox-static
 scripts/setup/engine.sh
 scripts/setup/postgres.sh >/dev/null
 scripts/setup/nextest.sh
