@@ -51,7 +51,10 @@ pub async fn serve(config: Config) -> Result<()> {
         .await
         .with_context(|| format!("cannot listen on {address}"))?;
     let key = secret_key::load_or_create(&config)?;
-    let database = Database::open(&config).await?;
+    let Some(database) = open_database(&config, &stopping).await? else {
+        tracing::info!("kandev has stopped before it was ready");
+        return Ok(());
+    };
     let served = serve_with(config, key, listener, database.pool(), &stopping).await;
     database.close().await;
     // Ends the signal listener if we stop for another reason.
@@ -60,6 +63,16 @@ pub async fn serve(config: Config) -> Result<()> {
     tasks.wait().await;
     tracing::info!("kandev has stopped");
     served
+}
+
+/// None if a signal came first. The start of a private PostgreSQL is not left half way unless a second one says so; what
+/// is left then, the next start adopts.
+async fn open_database(config: &Config, stopping: &Stopping) -> Result<Option<Database>> {
+    tokio::select! {
+        opened = Database::open(config) => opened.map(Some),
+        () = stopping.gently.cancelled(), if config.database_url.is_some() => Ok(None),
+        () = stopping.firmly.cancelled() => Ok(None),
+    }
 }
 
 /// Everything that needs the database, which the caller closes afterwards whatever comes of it.

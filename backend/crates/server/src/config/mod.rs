@@ -22,6 +22,9 @@ use values::{Setting, Source, Sourced};
 /// The variable that names the configuration file when `--config` does not.
 pub const CONFIG_VARIABLE: &str = "KANDEV_CONFIG";
 
+/// `info`, without PostgreSQL's notices of what a migration found in place.
+const DEFAULT_LOG: &str = "info,sqlx::postgres::notice=warn";
+
 /// The process's environment, passed in so that a test can bring its own.
 #[derive(Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
@@ -183,7 +186,7 @@ impl Config {
             docker_host: report.optional("docker_host", layer.docker_host),
             log_format: report.or("log_format", layer.log_format, || LogFormat::Text),
             log: report
-                .or("log", layer.log, || values::LogFilter("info".to_owned()))
+                .or("log", layer.log, || values::LogFilter(DEFAULT_LOG.to_owned()))
                 .0,
             body_limit_bytes: report
                 .or("body_limit_bytes", layer.body_limit_bytes, || {

@@ -9,6 +9,8 @@ use tokio::net::TcpStream;
 
 use crate::support::{Kandev, TestDatabase};
 
+const INSTANCE: &str = "0198c0de-0000-7000-8000-000000000001";
+
 #[tokio::test]
 async fn it_serves_logs_and_stops_in_order() {
     let database = TestDatabase::create().await;
@@ -21,11 +23,12 @@ async fn it_serves_logs_and_stops_in_order() {
     let mut kandev = Kandev::serve(dir.path(), &environment).await;
     let client = reqwest::Client::new();
     let request = client
-        .get(format!("{}/api/v1/agents/nope", kandev.url))
+        .get(format!("{}/api/v1/agents/{INSTANCE}", kandev.url))
         .header("X-Request-Id", "r-77");
     assert_eq!(request.send().await.unwrap().status(), 404);
     let line: Value = serde_json::from_str(&kandev.read_until("\"answered\"").await).unwrap();
     assert_eq!(line["span"]["request_id"], "r-77", "{line}");
+    assert_eq!(line["span"]["instance_id"], INSTANCE, "{line}");
     assert_eq!(line["status"], 404, "{line}");
     let migrated = sqlx::query("SELECT FROM _sqlx_migrations")
         .fetch_all(&database.pool().await)
@@ -75,6 +78,26 @@ async fn a_second_signal_cuts_the_drain_short() {
         started.elapsed()
     );
     drop(open);
+}
+
+#[tokio::test]
+async fn a_signal_ends_the_wait_for_the_database() {
+    let dir = tempfile::tempdir().unwrap();
+    let environment = [(
+        "DATABASE_URL",
+        "postgres://me:hunter2@localhost/x?host=/nonexistent",
+    )];
+    let mut kandev = Kandev::start(dir.path(), &environment);
+    kandev.read_until("the database does not answer yet").await;
+    let started = Instant::now();
+    kandev.signal(Signal::TERM);
+    assert!(kandev.ended().await.success());
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        started.elapsed()
+    );
+    assert!(!kandev.log.concat().contains("hunter2"), "{:?}", kandev.log);
 }
 
 #[tokio::test]

@@ -33,8 +33,8 @@ impl Kandev {
         command
     }
 
-    /// Starts it on a free port and waits until it says that it is ready.
-    pub(crate) async fn serve(data_dir: &Path, environment: &[(&str, &str)]) -> Self {
+    /// Starts it on a free port.
+    pub(crate) fn start(data_dir: &Path, environment: &[(&str, &str)]) -> Self {
         let mut command = Self::command(environment);
         command
             .arg("serve")
@@ -42,12 +42,17 @@ impl Kandev {
             .env("KANDEV_LISTEN", "127.0.0.1:0");
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut kandev = Self {
+        Self {
             child,
             lines,
             log: Vec::new(),
             url: String::new(),
-        };
+        }
+    }
+
+    /// Starts it and waits until it says that it is ready.
+    pub(crate) async fn serve(data_dir: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut kandev = Self::start(data_dir, environment);
         let line = kandev.read_until("kandev is ready at ").await;
         let url = line.split("kandev is ready at ").nth(1).unwrap();
         kandev.url = url.chars().take_while(|c| !matches!(c, '"' | ' ')).collect();
