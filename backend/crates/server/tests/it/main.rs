@@ -8,6 +8,7 @@
 )]
 
 mod config;
+mod main_job;
 mod private_postgres;
 mod refusals;
 mod serve;

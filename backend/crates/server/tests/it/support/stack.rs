@@ -1,0 +1,260 @@
+//! The whole service: the binary, a database of its own, a real engine, a deployment name of its own.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use kandev_domain::InstanceId;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::{Kandev, TestDatabase};
+
+/// Generous: the engine shares two cores with other tests.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// A running service of one test. When dropped, its containers, volumes and database go too.
+pub(crate) struct Stack {
+    pub(crate) kandev: Option<Kandev>,
+    pub(crate) database: TestDatabase,
+    pub(crate) owner: String,
+    environment: Vec<(String, String)>,
+    dir: tempfile::TempDir,
+    http: reqwest::Client,
+}
+
+/// What a request was answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Value,
+}
+
+impl Answer {
+    /// The body, if the status is as expected.
+    #[track_caller]
+    pub(crate) fn expect(self, status: u16) -> Value {
+        assert_eq!(self.status.as_u16(), status, "{:#}", self.body);
+        self.body
+    }
+
+    /// The body of an error, if status and code are as expected.
+    #[track_caller]
+    pub(crate) fn refused(self, status: u16, code: &str) -> Value {
+        assert_eq!((self.status.as_u16(), self.body["error"].as_str()), (status, Some(code)), "{:#}", self.body);
+        assert_eq!(self.body["http_status"], status);
+        assert!(self.body["message"].is_string() && self.body["request_id"].is_string(), "{:#}", self.body);
+        self.body
+    }
+}
+
+impl Stack {
+    pub(crate) async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// With more of an environment, such as `KANDEV_CANCEL_GRACE_SECONDS`.
+    pub(crate) async fn with(environment: &[(&str, &str)]) -> Self {
+        let database = TestDatabase::create().await;
+        let dir = super::passable_dir();
+        for sub in ["data", "workspace", "agents"] {
+            std::fs::create_dir(dir.path().join(sub)).unwrap();
+        }
+        let owner = format!("test-{}", InstanceId::generate());
+        let path = |sub: &str| dir.path().join(sub).to_str().unwrap().to_owned();
+        let mut all = vec![
+            ("DATABASE_URL".to_owned(), database.url().to_owned()),
+            ("KANDEV_OWNER".to_owned(), owner.clone()),
+            ("KANDEV_WORKSPACE_ROOTS".to_owned(), path("")),
+            ("KANDEV_AGENTS_DIR".to_owned(), path("agents")),
+        ];
+        if let Ok(host) = std::env::var("DOCKER_HOST") {
+            all.push(("DOCKER_HOST".to_owned(), host));
+        }
+        all.extend(environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
+        let mut stack =
+            Self { kandev: None, database, owner, environment: all, dir, http: reqwest::Client::new() };
+        stack.boot().await;
+        stack
+    }
+
+    /// Starts the server, again if it was killed or terminated.
+    pub(crate) async fn boot(&mut self) {
+        let environment: Vec<_> = self.environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        self.kandev = Some(Kandev::serve(&self.dir.path().join("data"), &environment).await);
+    }
+
+    /// `kill -9`.
+    pub(crate) async fn kill(&mut self) {
+        let mut kandev = self.kandev.take().unwrap();
+        kandev.signal(rustix::process::Signal::KILL);
+        kandev.ended().await;
+    }
+
+    /// Writes a catalogue entry; it counts from the next [`boot`](Self::boot) on.
+    pub(crate) fn write_agent_type(&self, id: &str, toml: &str) {
+        std::fs::write(self.dir.path().join("agents").join(format!("{id}.toml")), toml).unwrap();
+    }
+
+    /// The workspace, made empty for the test.
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.dir.path().join("workspace")
+    }
+
+    /// A path of the test's own directory.
+    pub(crate) fn path(&self, sub: &str) -> PathBuf {
+        self.dir.path().join(sub)
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        let base = &self.kandev.as_ref().unwrap().url;
+        if path.starts_with("/api") || !path.starts_with("/agents") && !path.starts_with("/tasks") && !path.starts_with("/sessions") {
+            format!("{base}{path}")
+        } else {
+            format!("{base}/api/v1{path}")
+        }
+    }
+
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Answer {
+        let mut request = self.http.request(method, self.url(path)).timeout(LIMIT * 2);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status();
+        let text = response.text().await.unwrap();
+        Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.call(Method::GET, path, None).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.call(Method::POST, path, Some(body)).await
+    }
+
+    /// Launches; what `with` does not say is: the mock agent, the workspace, `allow`, answered when ready.
+    pub(crate) async fn try_launch(&self, with: Value) -> Answer {
+        let mut body = json!({
+            "agent_type": "mock-agent", "workspace_path": self.workspace(), "permission_policy": "allow", "wait": "ready",
+        });
+        for (key, value) in with.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        self.post("/agents/launch", &body).await
+    }
+
+    /// The same, and it must work: the instance's id.
+    #[track_caller]
+    pub(crate) fn launch(&self, with: Value) -> impl Future<Output = String> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let answer = self.try_launch(with).await;
+            assert_eq!(answer.status, 201, "{caller}: {:#}", answer.body);
+            assert!(answer.body["error"].is_null(), "{caller}: {:#}", answer.body);
+            answer.body["id"].as_str().unwrap().to_owned()
+        }
+    }
+
+    /// Prompts and waits for the turn's end: the turn.
+    pub(crate) async fn turn(&self, id: &str, message: &str) -> Value {
+        let body = json!({"message": message, "wait": true});
+        self.post(&format!("/agents/{id}/prompt"), &body).await.expect(200)["turn"].clone()
+    }
+
+    /// Prompts without waiting: the turn's id.
+    pub(crate) async fn prompt(&self, id: &str, message: &str) -> String {
+        let body = json!({"message": message});
+        let answer = self.post(&format!("/agents/{id}/prompt"), &body).await.expect(202);
+        answer["turn_id"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn instance(&self, id: &str) -> Value {
+        self.get(&format!("/agents/{id}")).await.expect(200)
+    }
+
+    /// Every event, in order.
+    pub(crate) async fn events(&self, id: &str) -> Vec<Value> {
+        let mut events = Vec::new();
+        let mut after = "0".to_owned();
+        loop {
+            let page = self.get(&format!("/agents/{id}/events?limit=5000&after={after}")).await.expect(200);
+            events.extend(page["events"].as_array().unwrap().iter().cloned());
+            match page["next_cursor"].as_str() {
+                Some(next) => next.clone_into(&mut after),
+                None => return events,
+            }
+        }
+    }
+
+    /// Log messages of the given streams (`stdout,stderr`), in order.
+    pub(crate) async fn logs(&self, id: &str, streams: &str) -> Vec<String> {
+        let page = self.get(&format!("/agents/{id}/logs?tail=10000&stream={streams}")).await.expect(200);
+        page["logs"].as_array().unwrap().iter().map(|l| l["message"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Asks until the answer holds: for what has no `wait` of its own.
+    #[track_caller]
+    pub(crate) fn until<'a>(
+        &'a self,
+        path: &'a str,
+        holds: impl Fn(&Value) -> bool + 'a,
+    ) -> impl Future<Output = Value> + 'a {
+        let caller = std::panic::Location::caller();
+        async move {
+            let deadline = Instant::now() + LIMIT;
+            loop {
+                let body = self.get(path).await.expect(200);
+                if holds(&body) {
+                    return body;
+                }
+                assert!(Instant::now() < deadline, "{caller}: {path} stays {body:#}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// Waits for the instance's end: the instance.
+    #[track_caller]
+    pub(crate) fn ended<'a>(&'a self, id: &'a str) -> impl Future<Output = Value> + 'a {
+        let caller = std::panic::Location::caller();
+        async move {
+            let path = format!("/agents/{id}");
+            let over = |i: &Value| ["completed", "failed", "stopped"].contains(&i["status"].as_str().unwrap());
+            let deadline = Instant::now() + LIMIT;
+            loop {
+                let instance = self.get(&path).await.expect(200);
+                if over(&instance) {
+                    return instance;
+                }
+                assert!(Instant::now() < deadline, "{caller}: it does not end: {instance:#}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+
+    /// The ids of this deployment's containers, ended ones too.
+    pub(crate) fn containers(&self) -> Vec<String> {
+        docker(&["ps", "-aq", "--no-trunc", "--filter", &format!("label=kandev.owner={}", self.owner)])
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        drop(self.kandev.take());
+        let label = format!("label=kandev.owner={}", self.owner);
+        for container in self.containers() {
+            docker(&["rm", "-f", "-v", &container]);
+        }
+        for volume in docker(&["volume", "ls", "-q", "--filter", &label]) {
+            docker(&["volume", "rm", "-f", &volume]);
+        }
+    }
+}
+
+/// Runs the engine's own client: its output's lines.
+pub(crate) fn docker(args: &[&str]) -> Vec<String> {
+    let output = Command::new("docker").args(args).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
