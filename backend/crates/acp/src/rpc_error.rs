@@ -118,6 +118,7 @@ mod tests {
     #[test]
     fn misshapen_errors_are_errors_all_the_same() {
         assert_eq!(read(r#""boom""#).message, "boom");
+        assert_eq!(read(r#"["odd"]"#).data.unwrap().get(), r#"["odd"]"#);
         assert_eq!(read("{}").code, INTERNAL_ERROR);
         assert_eq!(read(r#"{"code":"x","message":"m"}"#).message, "m");
         assert_eq!(read(r#"{"code":-32601.0,"message":"m"}"#).code, METHOD_NOT_FOUND);

@@ -89,11 +89,10 @@ impl FrameWriter {
     ) -> Self {
         let max_bytes = max_bytes.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         let (queue, frames) = mpsc::channel(max_frames.max(1));
-        let bytes = Arc::new(Semaphore::new(max_bytes));
         let (ended, end) = watch::channel(None);
         let handle = Self {
             queue,
-            bytes: Arc::clone(&bytes),
+            bytes: Arc::new(Semaphore::new(max_bytes)),
             max_bytes,
             close: CancellationToken::new(),
             abort: CancellationToken::new(),
@@ -107,8 +106,6 @@ impl FrameWriter {
                 end = write_all(stdin, frames, &close) => end,
             };
             ended.send_replace(Some(end));
-            // Wakes those who wait for room, which will not come.
-            bytes.close();
         });
         handle
     }
@@ -132,7 +129,7 @@ impl FrameWriter {
 
     /// Queues a frame if there is room.
     pub fn try_send(&self, frame: Bytes) -> Result<(), TrySendError> {
-        if self.close.is_cancelled() || self.bytes.is_closed() {
+        if self.close.is_cancelled() {
             return Err(self.closed_now().into());
         }
         let cost = self.cost(&frame);
@@ -215,6 +212,9 @@ async fn next(frames: &mut mpsc::Receiver<Queued>, close: &CancellationToken) ->
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::sync::Mutex;
+    use std::task::{Context, Poll};
     use std::time::Duration;
 
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, duplex};
@@ -334,40 +334,52 @@ mod tests {
         ));
     }
 
-    #[tokio::test]
-    async fn dropping_the_handles_writes_the_rest_and_leaves_stdin_open() {
-        struct NoShutdown(Vec<u8>, Arc<std::sync::Mutex<Vec<u8>>>);
-        impl AsyncWrite for NoShutdown {
-            fn poll_write(
-                mut self: std::pin::Pin<&mut Self>,
-                _: &mut std::task::Context<'_>,
-                buf: &[u8],
-            ) -> std::task::Poll<io::Result<usize>> {
-                self.0.extend_from_slice(buf);
-                std::task::Poll::Ready(Ok(buf.len()))
-            }
-            fn poll_flush(
-                mut self: std::pin::Pin<&mut Self>,
-                _: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<io::Result<()>> {
-                let flushed = std::mem::take(&mut self.0);
-                self.1.lock().unwrap().extend(flushed);
-                std::task::Poll::Ready(Ok(()))
-            }
-            fn poll_shutdown(
-                self: std::pin::Pin<&mut Self>,
-                _: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<io::Result<()>> {
-                panic!("stdin was shut down")
-            }
+    /// Keeps what was flushed, and whether it was shut down.
+    #[derive(Clone, Default)]
+    struct Recorder(Arc<Mutex<Recorded>>);
+
+    #[derive(Default)]
+    struct Recorded {
+        buffered: Vec<u8>,
+        flushed: Vec<u8>,
+        shut_down: bool,
+    }
+
+    impl AsyncWrite for Recorder {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+            self.0.lock().unwrap().buffered.extend_from_slice(buf);
+            Poll::Ready(Ok(buf.len()))
         }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            let mut recorded = self.0.lock().unwrap();
+            let buffered = std::mem::take(&mut recorded.buffered);
+            recorded.flushed.extend(buffered);
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.0.lock().unwrap().shut_down = true;
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    async fn recorded(end: impl FnOnce(FrameWriter)) -> (Vec<u8>, bool) {
         let tracker = TaskTracker::new();
-        let written = Arc::default();
-        let writer = FrameWriter::spawn(NoShutdown(Vec::new(), Arc::clone(&written)), &tracker);
+        let stdin = Recorder::default();
+        let writer = FrameWriter::spawn(stdin.clone(), &tracker);
         writer.try_send(frame(b'a', 3)).unwrap();
-        drop(writer);
+        end(writer);
         tracker.close();
         within(tracker.wait()).await;
-        assert_eq!(*written.lock().unwrap(), b"aaa\n");
+        let recorded = stdin.0.lock().unwrap();
+        (recorded.flushed.clone(), recorded.shut_down)
+    }
+
+    #[tokio::test]
+    async fn closing_shuts_stdin_down_and_dropping_the_handles_leaves_it_open() {
+        assert_eq!(recorded(|writer| writer.close()).await, (b"aaa\n".to_vec(), true));
+        assert_eq!(recorded(drop).await, (b"aaa\n".to_vec(), false));
+        assert_eq!(recorded(|writer| writer.abort()).await, (Vec::new(), false));
     }
 }
