@@ -19,11 +19,12 @@ cargo build -p kandev
 
 mkdir -p "$demo"
 cat >&2 <<HELP
-==> kandev listens on http://$listen in a moment. In another terminal, this launches an agent and shows what it says:
+==> kandev listens on http://$listen in a moment. In another terminal, this launches an agent and waits for its first turn:
 
 curl -s http://$listen/api/v1/agents/launch -H 'content-type: application/json' \\
   -d '{"agent_type":"mock-agent","workspace_path":"$demo","prompt":"Say hello","wait":"turn"}'
 
+==> What it said, with the id of that answer: curl -s http://$listen/api/v1/agents/ID/turns
 ==> API: http://$listen/docs   Stop with Ctrl-C.
 HELP
 exec "$target_dir/debug/kandev" serve --listen "$listen"

@@ -32,7 +32,13 @@ trap 'scripts/setup/test-postgres.sh stop' EXIT
 DATABASE_URL=$(scripts/setup/test-postgres.sh start)
 export DATABASE_URL
 
-before=$(docker ps -aq --filter label=kandev.managed | sort)
+# Containers of test deployments, which all have names of this form; a `make dev` beside us has not.
+test_containers() {
+    docker ps -a --filter label=kandev.managed --format '{{.ID}} {{.Label "kandev.owner"}} {{.Names}}' |
+        grep -E '^[0-9a-f]+ (kandev-)?test-' | sort || true
+}
+
+before=$(test_containers)
 say "tests"
 status=0
 if have cargo-nextest; then
@@ -43,10 +49,9 @@ else
     cargo test --workspace || status=$?
 fi
 
-left=$(comm -13 <(echo "$before") <(docker ps -aq --filter label=kandev.managed | sort))
+left=$(comm -13 <(printf '%s\n' "$before") <(test_containers))
 if [ -n "$left" ]; then
-    docker ps -a --filter label=kandev.managed --format '{{.ID}} {{.Names}} {{.Label "kandev.owner"}} {{.Status}}' >&2
-    printf 'error: the tests left containers behind\n' >&2
+    printf 'error: the tests left containers behind:\n%s\n' "$left" >&2
     status=1
 fi
 exit "$status"
