@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kandev::private_postgres::{Options, PrivatePostgres, PrivatePostgresError};
-use rustix::process::{Pid, Signal, geteuid, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, geteuid, getpgid, kill_process, test_kill_process};
 use sqlx::{ConnectOptions as _, PgConnection};
 
 use crate::support::{Kandev, passable_dir};
@@ -162,6 +162,8 @@ async fn the_next_kandev_adopts_it_after_kill_9() {
     let data_dir = dir.path().join("data");
     let mut first = Kandev::serve(&data_dir, &[]).await;
     let pid = postmaster_of(&data_dir);
+    let group = getpgid(Pid::from_raw(pid)).unwrap();
+    assert_eq!(group.as_raw_nonzero().get(), pid, "ctrl-C must not reach it");
     first.signal(Signal::KILL);
     first.ended().await;
     assert!(alive(pid), "it runs on");

@@ -262,6 +262,29 @@ async fn a_body_over_the_limit() {
 }
 
 #[tokio::test]
+async fn a_client_that_sends_before_it_listens_sees_the_413() {
+    const LIMIT: usize = 8 << 20;
+    let flags = Flags {
+        body_limit_bytes: Some(LIMIT.to_string()),
+        ..Flags::default()
+    };
+    let server = TestServer::without_database(flags, routes()).await;
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(&server.address).await.unwrap();
+        let length = 3 * LIMIT;
+        let head = format!(
+            "POST /t/body HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&vec![b' '; length]).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn an_optional_body() {
     let server = server().await;
     assert_eq!(
