@@ -1,0 +1,209 @@
+//! Reading the log lines among the events.
+
+use chrono::{DateTime, Utc};
+use kandev_domain::{InstanceId, LogLevel, LogStream};
+use sqlx::PgPool;
+
+use super::read::{JournalRow, ROWS_AT_ONCE};
+use crate::error::Result;
+use crate::record::{Data, Record};
+
+/// Which log lines to read.
+#[derive(Debug, Clone, Default)]
+pub struct LogQuery {
+    /// Only later ones than this event.
+    pub after: Option<i64>,
+    /// Only those at or after this time.
+    pub since: Option<DateTime<Utc>>,
+    /// Only those before this time.
+    pub until: Option<DateTime<Utc>>,
+    /// Only from these streams; all when empty.
+    pub streams: Vec<LogStream>,
+    /// Only these levels; all when empty.
+    pub levels: Vec<LogLevel>,
+    /// Only those that contain this.
+    pub contains: Option<String>,
+    /// At most so many: the last ones, or with `after` the first ones.
+    pub limit: usize,
+}
+
+/// A log line.
+#[derive(Debug, Clone)]
+pub struct LogLine {
+    /// The number of its event.
+    pub seq: i64,
+    /// When it was seen.
+    pub at: DateTime<Utc>,
+    /// Where it came from.
+    pub stream: LogStream,
+    /// How bad it is.
+    pub level: LogLevel,
+    /// What it says.
+    pub message: String,
+}
+
+/// Log lines in order.
+#[derive(Debug, Clone)]
+pub struct LogPage {
+    /// The lines.
+    pub lines: Vec<LogLine>,
+    /// How many lines match in all, whatever `after` and the limit.
+    pub total: i64,
+    /// The number after which the next page begins; none if this one reached the end.
+    pub next_after: Option<i64>,
+}
+
+impl LogQuery {
+    fn matches(&self, record: &Record) -> Option<(LogStream, LogLevel)> {
+        let Data::Log { stream, level } = record.data else {
+            return None;
+        };
+        let wanted = (self.streams.is_empty() || self.streams.contains(&stream))
+            && (self.levels.is_empty() || self.levels.contains(&level))
+            && self.since.is_none_or(|since| record.at >= since)
+            && self.until.is_none_or(|until| record.at < until)
+            && self
+                .contains
+                .as_deref()
+                .is_none_or(|q| record.message().contains(q));
+        wanted.then_some((stream, level))
+    }
+
+    /// True if the counts kept with each row are enough to know the total.
+    const fn counts_suffice(&self) -> bool {
+        self.since.is_none() && self.until.is_none() && self.levels.is_empty() && self.contains.is_none()
+    }
+}
+
+/// Reads log lines.
+pub async fn logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result<LogPage> {
+    if query.counts_suffice() {
+        counted_logs(pool, id, query).await
+    } else {
+        scanned_logs(pool, id, query).await
+    }
+}
+
+fn line_of(seq: i64, record: &Record, stream: LogStream, level: LogLevel) -> LogLine {
+    LogLine {
+        seq,
+        at: record.at,
+        stream,
+        level,
+        message: record.message().into_owned(),
+    }
+}
+
+/// Reads only the rows that the answer needs, from the end or from `after`.
+async fn counted_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result<LogPage> {
+    let wanted = |stream| query.streams.is_empty() || query.streams.contains(&stream);
+    let (stdout, stderr, system) = (
+        wanted(LogStream::Stdout),
+        wanted(LogStream::Stderr),
+        wanted(LogStream::System),
+    );
+    let total: i64 = sqlx::query_scalar(
+        "SELECT coalesce(sum(CASE WHEN $2 THEN log_stdout ELSE 0 END + CASE WHEN $3 THEN log_stderr ELSE 0 END \
+         + CASE WHEN $4 THEN log_system ELSE 0 END), 0)::bigint FROM journal \
+         WHERE instance_id = $1 AND log_stdout + log_stderr + log_system > 0",
+    )
+    .bind(id.0)
+    .bind(stdout)
+    .bind(stderr)
+    .bind(system)
+    .fetch_one(pool)
+    .await?;
+    let backwards = query.after.is_none();
+    let mut edge = query.after.unwrap_or(i64::MAX);
+    let mut lines = Vec::new();
+    while lines.len() <= query.limit {
+        let rows = log_rows(pool, id, edge, backwards).await?;
+        if rows.is_empty() {
+            break;
+        }
+        for row in rows {
+            edge = if backwards { row.first_seq } else { row.last_seq };
+            let mut found: Vec<_> = row
+                .records(id)?
+                .iter()
+                .filter(|(seq, _)| query.after.is_none_or(|after| *seq > after))
+                .filter_map(|(seq, record)| query.matches(record).map(|(s, l)| line_of(*seq, record, s, l)))
+                .collect();
+            if backwards {
+                found.reverse();
+            }
+            lines.append(&mut found);
+        }
+    }
+    let more = lines.len() > query.limit;
+    lines.truncate(query.limit);
+    if backwards {
+        lines.reverse();
+    }
+    // A tail reaches the end by what it is.
+    let next_after = if more && !backwards {
+        lines.last().map(|l| l.seq)
+    } else {
+        None
+    };
+    Ok(LogPage {
+        lines,
+        total,
+        next_after,
+    })
+}
+
+/// Reads every row with logs, since the total needs each line.
+async fn scanned_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result<LogPage> {
+    let mut kept = std::collections::VecDeque::new();
+    let mut total = 0;
+    let mut edge = 0;
+    let mut more = false;
+    loop {
+        let rows = log_rows(pool, id, edge, false).await?;
+        let Some(last) = rows.last() else { break };
+        edge = last.last_seq;
+        for row in &rows {
+            for (seq, record) in row.records(id)? {
+                let Some((stream, level)) = query.matches(&record) else {
+                    continue;
+                };
+                total += 1;
+                match query.after {
+                    Some(after) if seq <= after => {}
+                    Some(_) if kept.len() >= query.limit => more = true,
+                    None if query.limit == 0 => {}
+                    None if kept.len() >= query.limit => {
+                        kept.pop_front();
+                        kept.push_back(line_of(seq, &record, stream, level));
+                    }
+                    _ => kept.push_back(line_of(seq, &record, stream, level)),
+                }
+            }
+        }
+    }
+    let lines: Vec<LogLine> = kept.into();
+    let next_after = if more { lines.last().map(|l| l.seq) } else { None };
+    Ok(LogPage {
+        lines,
+        total,
+        next_after,
+    })
+}
+
+async fn log_rows(pool: &PgPool, id: InstanceId, edge: i64, backwards: bool) -> Result<Vec<JournalRow>> {
+    let sql = if backwards {
+        "SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND first_seq < $2 \
+         AND log_stdout + log_stderr + log_system > 0 ORDER BY first_seq DESC LIMIT $3"
+    } else {
+        "SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND last_seq > $2 \
+         AND log_stdout + log_stderr + log_system > 0 ORDER BY first_seq LIMIT $3"
+    };
+    let rows = sqlx::query(sql)
+        .bind(id.0)
+        .bind(edge)
+        .bind(ROWS_AT_ONCE)
+        .fetch_all(pool)
+        .await?;
+    rows.iter().map(JournalRow::try_from).collect()
+}

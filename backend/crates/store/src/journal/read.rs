@@ -1,0 +1,157 @@
+//! Reading events back.
+
+use kandev_domain::{Event, EventKind, InstanceId};
+use sqlx::{PgPool, Row};
+
+use super::PipeLines;
+use crate::error::{Result, StoreError};
+use crate::record::{DamagedBatch, Record, unpack};
+
+/// Where an instance's history stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The last event; 0 when there is none.
+    pub seq: i64,
+    /// How far the container's output has been stored.
+    pub lines: PipeLines,
+}
+
+/// Reads where the history of an instance stands.
+pub async fn position(pool: &PgPool, id: InstanceId) -> Result<Position> {
+    let row = sqlx::query(
+        "SELECT last_seq, stdout_lines, stderr_lines FROM journal WHERE instance_id = $1 ORDER BY first_seq DESC LIMIT 1",
+    )
+    .bind(id.0)
+    .fetch_optional(pool)
+    .await?;
+    Ok(match row {
+        None => Position::default(),
+        Some(row) => Position {
+            seq: row.try_get("last_seq")?,
+            lines: PipeLines {
+                stdout: row.try_get::<i64, _>("stdout_lines")? as u64,
+                stderr: row.try_get::<i64, _>("stderr_lines")? as u64,
+            },
+        },
+    })
+}
+
+/// Which events to read.
+#[derive(Debug, Clone)]
+pub struct EventQuery {
+    /// Only later ones.
+    pub after: i64,
+    /// Only up to this one, where set.
+    pub until: Option<i64>,
+    /// Only these kinds; all when empty.
+    pub kinds: Vec<EventKind>,
+    /// At most so many.
+    pub limit: usize,
+    /// Stop once this many bytes of lines and data are gathered (at least one event is given).
+    pub max_bytes: usize,
+}
+
+/// Events in order.
+#[derive(Debug, Clone)]
+pub struct EventPage {
+    /// The events.
+    pub events: Vec<Event>,
+    /// The number after which the next page begins; none if this one reached the end.
+    pub next_after: Option<i64>,
+}
+
+/// How many rows are fetched at once, which bounds the memory of a read.
+pub(super) const ROWS_AT_ONCE: i64 = 16;
+
+/// Reads one page of events.
+pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result<EventPage> {
+    let mask = query.kinds.iter().fold(0, |mask, kind| mask | kind.bit());
+    let mut page = EventPage {
+        events: Vec::new(),
+        next_after: None,
+    };
+    let mut bytes = 0;
+    let mut after = query.after;
+    loop {
+        let rows = rows_after(pool, id, after, if mask == 0 { i32::MAX } else { mask }).await?;
+        let Some(end) = rows.last().map(|r| r.last_seq) else {
+            return Ok(page);
+        };
+        for row in rows {
+            for (seq, record) in row.records(id)? {
+                if seq <= query.after || (mask != 0 && mask & record.kind.bit() == 0) {
+                    continue;
+                }
+                if query.until.is_some_and(|until| seq > until) {
+                    return Ok(page);
+                }
+                if page.events.len() >= query.limit || (bytes >= query.max_bytes && !page.events.is_empty()) {
+                    page.next_after = page.events.last().map(|e| e.seq);
+                    return Ok(page);
+                }
+                bytes += record.line.len() + 200;
+                page.events
+                    .push(record.into_event(id, seq).map_err(|e| damaged(id, seq, &e))?);
+            }
+        }
+        after = end;
+    }
+}
+
+fn damaged(id: InstanceId, seq: i64, problem: &DamagedBatch) -> StoreError {
+    StoreError::bad_row("journal", "body", format_args!("{id}/{seq}"), problem)
+}
+
+pub(super) struct JournalRow {
+    pub(super) first_seq: i64,
+    pub(super) last_seq: i64,
+    pub(super) body: Vec<u8>,
+}
+
+impl TryFrom<&sqlx::postgres::PgRow> for JournalRow {
+    type Error = StoreError;
+
+    fn try_from(row: &sqlx::postgres::PgRow) -> Result<Self> {
+        Ok(Self {
+            first_seq: row.try_get("first_seq")?,
+            last_seq: row.try_get("last_seq")?,
+            body: row.try_get("body")?,
+        })
+    }
+}
+
+impl JournalRow {
+    pub(super) fn records(&self, id: InstanceId) -> Result<Vec<(i64, Record)>> {
+        let records = unpack(&self.body).map_err(|e| damaged(id, self.first_seq, &e))?;
+        if records.len() as i64 != self.last_seq - self.first_seq + 1 {
+            return Err(StoreError::bad_row(
+                "journal",
+                "last_seq",
+                format_args!("{id}/{}", self.first_seq),
+                "it does not match the body",
+            ));
+        }
+        Ok(records
+            .into_iter()
+            .zip(self.first_seq..)
+            .map(|(record, seq)| (seq, record))
+            .collect())
+    }
+}
+
+async fn rows_after(pool: &PgPool, id: InstanceId, after: i64, mask: i32) -> Result<Vec<JournalRow>> {
+    // The row that holds `after + 1` may begin before it: rows follow each other without a gap, so it is the last one
+    // that begins at or before.
+    let rows = sqlx::query(
+        "SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND kinds & $3 <> 0 AND last_seq > $2 \
+         AND first_seq >= coalesce((SELECT max(first_seq) FROM journal WHERE instance_id = $1 AND first_seq <= $2 + 1), 0) \
+         ORDER BY first_seq LIMIT $4",
+    )
+    .bind(id.0)
+    .bind(after)
+    .bind(mask)
+    .bind(ROWS_AT_ONCE)
+    .fetch_all(pool)
+    .await?;
+    rows.iter().map(JournalRow::try_from).collect()
+}

@@ -1,0 +1,7 @@
+//! The store on a real PostgreSQL: `DATABASE_URL` names a server on which databases may be made.
+
+#![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
+
+mod journal;
+mod rows;
+mod support;

@@ -1,0 +1,208 @@
+//! Instances, turns, sessions and tasks.
+
+use kandev_domain::{InstanceStatus, SessionKey, TurnId, TurnStatus};
+use kandev_store::instances::{self, InstanceFilter, InstancePatch};
+use kandev_store::journal::{Batch, Change, JournalWriter, PipeLines};
+use kandev_store::sessions::{self, NewSession, SessionFacet};
+use kandev_store::tasks::{self, Deleted, TaskMetadata, TaskPatch};
+use kandev_store::turns::{self, NewTurn, TurnPatch};
+use kandev_store::{PgPool, StoreError};
+use serde_json::json;
+
+use crate::support::{at, instance, task, try_instance, update};
+
+async fn change(
+    pool: &PgPool,
+    id: kandev_domain::InstanceId,
+    changes: Vec<Change>,
+) -> Result<(), StoreError> {
+    let first = kandev_store::journal::position(pool, id).await?.seq + 1;
+    let batch = Batch::new(id, first, &[update(1, "x")], PipeLines::default(), changes, true);
+    JournalWriter::new(pool).write(&[batch], at(1)).await
+}
+
+fn end(id: kandev_domain::InstanceId) -> Vec<Change> {
+    let mut patch = InstancePatch::of(id);
+    patch.status = Some(InstanceStatus::Completed);
+    patch.error_message = Some("with a \0 in it".to_owned());
+    vec![Change::Instance(Box::new(patch))]
+}
+
+#[sqlx::test(migrations = "../../../migrations")]
+async fn a_task_has_one_active_instance(pool: PgPool) {
+    let first = try_instance(&pool, "t").await.unwrap();
+    let busy = try_instance(&pool, "t").await.unwrap_err();
+    assert!(matches!(busy, StoreError::TaskBusy { task_id } if task_id == "t"));
+    change(&pool, first, end(first)).await.unwrap();
+    let second = try_instance(&pool, "t").await.unwrap();
+    let active = instances::active(&pool, "test").await.unwrap();
+    assert_eq!(active.iter().map(|i| i.id).collect::<Vec<_>>(), [second]);
+    assert!(instances::active(&pool, "other").await.unwrap().is_empty());
+    let ended = instances::get(&pool, first).await.unwrap().unwrap();
+    assert_eq!(ended.error_message.as_deref(), Some("with a \u{fffd} in it"));
+    let again = change(&pool, first, end(first)).await.unwrap_err();
+    assert!(
+        matches!(again, StoreError::NoSuchRow { .. }),
+        "what has ended is not changed: {again}"
+    );
+}
+
+#[sqlx::test(migrations = "../../../migrations")]
+async fn lists_page_from_the_newest_and_filter(pool: PgPool) {
+    let mut made = Vec::new();
+    for _ in 0..5 {
+        made.push(instance(&pool).await);
+    }
+    change(&pool, made[2], end(made[2])).await.unwrap();
+    let mut seen = Vec::new();
+    let mut cursor = None;
+    loop {
+        let page = instances::list(&pool, &InstanceFilter::default(), cursor.as_ref(), 2)
+            .await
+            .unwrap();
+        assert_eq!(page.total, 5);
+        seen.extend(page.items.iter().map(|i| i.id));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    made.reverse();
+    assert_eq!(seen, made);
+    let statuses = vec![InstanceStatus::Completed];
+    let filter = InstanceFilter {
+        statuses,
+        ..InstanceFilter::default()
+    };
+    let page = instances::list(&pool, &filter, None, 10).await.unwrap();
+    assert_eq!((page.total, page.items[0].id), (1, made[2]));
+    let filter = InstanceFilter {
+        agent_type: Some("none".to_owned()),
+        ..InstanceFilter::default()
+    };
+    assert_eq!(instances::list(&pool, &filter, None, 10).await.unwrap().total, 0);
+}
+
+#[sqlx::test(migrations = "../../../migrations")]
+async fn a_turn_ends_once(pool: PgPool) {
+    let id = instance(&pool).await;
+    let turn = TurnId::generate();
+    let new = NewTurn {
+        id: turn,
+        instance_id: id,
+        ordinal: 1,
+        prompt: "[]".to_owned(),
+        queued_at: at(0),
+    };
+    change(&pool, id, vec![Change::TurnQueued(new)]).await.unwrap();
+    assert_eq!(turns::unfinished(&pool, id).await.unwrap().len(), 1);
+    let mut patch = TurnPatch::of(turn, TurnStatus::Completed);
+    patch.stop_reason = Some("end\0turn".to_owned());
+    patch.updates = Some(3);
+    change(&pool, id, vec![Change::Turn(patch)]).await.unwrap();
+    assert!(turns::unfinished(&pool, id).await.unwrap().is_empty());
+    let row = turns::get(&pool, id, turn).await.unwrap().unwrap();
+    assert_eq!(
+        (row.stop_reason.as_deref(), row.updates),
+        (Some("end\u{fffd}turn"), Some(3))
+    );
+    let late = change(
+        &pool,
+        id,
+        vec![Change::Turn(TurnPatch::of(turn, TurnStatus::Cancelled))],
+    )
+    .await;
+    assert!(matches!(late, Err(StoreError::NoSuchRow { table: "turns", .. })));
+    let other = instance(&pool).await;
+    assert!(
+        turns::get(&pool, other, turn).await.unwrap().is_none(),
+        "a turn belongs to its instance"
+    );
+}
+
+#[sqlx::test(migrations = "../../../migrations")]
+async fn sessions_keep_the_latest_of_each_facet(pool: PgPool) {
+    let id = instance(&pool).await;
+    let task_id = instances::get(&pool, id).await.unwrap().unwrap().task_id;
+    let session = |key, created| NewSession {
+        key,
+        session_id: "0".to_owned(),
+        agent_type: "mock-agent".to_owned(),
+        workspace_path: "/w".to_owned(),
+        task_id: task_id.clone(),
+        created_at: at(created),
+    };
+    let (old, new) = (SessionKey::generate(), SessionKey::generate());
+    let facet = |value: &str| {
+        Change::Facet(SessionFacet {
+            session_key: new,
+            facet: "plan",
+            value: value.to_owned(),
+        })
+    };
+    let entries = vec![("session_id".to_owned(), "0".to_owned())];
+    let changes = vec![
+        Change::Session(session(old, 1)),
+        Change::Session(session(new, 2)),
+        facet("[1]"),
+        facet(r#"["\u0000"]"#),
+        Change::Task(TaskMetadata {
+            task_id: task_id.clone(),
+            entries,
+        }),
+    ];
+    change(&pool, id, changes).await.unwrap();
+    let found = sessions::by_agents_id(&pool, "0", Some("mock-agent"))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        found.key, new,
+        "of two sessions that an agent calls the same, the newer one"
+    );
+    assert!(
+        sessions::by_agents_id(&pool, "0", Some("other"))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(
+        sessions::facets(&pool, new).await.unwrap(),
+        [("plan".to_owned(), r#"["\u0000"]"#.to_owned())]
+    );
+    let task = tasks::get(&pool, &task_id).await.unwrap().unwrap();
+    assert_eq!(task.metadata, json!({"session_id": "0"}));
+}
+
+#[sqlx::test(migrations = "../../../migrations")]
+async fn tasks_are_patched_and_deleted_with_their_history(pool: PgPool) {
+    let mut connection = pool.acquire().await.unwrap();
+    assert!(tasks::insert(&mut connection, &task("a")).await.unwrap());
+    assert!(!tasks::insert(&mut connection, &task("a")).await.unwrap());
+    let id = "a".parse().unwrap();
+    let metadata = |value: serde_json::Value| value.as_object().cloned();
+    let patch = TaskPatch {
+        metadata: metadata(json!({"x": 1, "y": {"z": 2}})),
+        ..TaskPatch::default()
+    };
+    tasks::patch(&pool, &id, &patch, at(5)).await.unwrap().unwrap();
+    let patch = TaskPatch {
+        title: Some("T".to_owned()),
+        metadata: metadata(json!({"x": null, "w": 3})),
+        ..TaskPatch::default()
+    };
+    let task = tasks::patch(&pool, &id, &patch, at(6)).await.unwrap().unwrap();
+    assert_eq!(task.metadata, json!({"y": {"z": 2}, "w": 3}));
+    assert_eq!((task.title.as_deref(), task.updated_at), (Some("T"), at(6)));
+
+    let running = try_instance(&pool, "a").await.unwrap();
+    assert_eq!(tasks::delete(&pool, &id).await.unwrap(), Deleted::Busy);
+    change(&pool, running, end(running)).await.unwrap();
+    assert_eq!(tasks::delete(&pool, &id).await.unwrap(), Deleted::Done);
+    assert_eq!(tasks::delete(&pool, &id).await.unwrap(), Deleted::Missing);
+    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM journal")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(left, 0);
+}
