@@ -168,7 +168,7 @@ pub struct ExitStatus {
     /// The exit code; 128 + n when signal n ended it.
     pub code: i64,
     /// The kernel killed a process of this container for memory. On Docker that is any process at any time of its life:
-    /// the agent ran out of memory if `code` is 137 too and nobody killed it; else it is a hint.
+    /// the agent ran out of memory if `code` is 137 too and nobody killed it; else it is a hint. Rarely missed.
     pub oom_killed: bool,
     /// The engine's own words, if it had any.
     pub error: Option<String>,

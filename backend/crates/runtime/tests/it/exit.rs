@@ -70,10 +70,15 @@ async fn out_of_memory() {
     const HOG: &str = "dd if=/dev/zero of=/dev/null bs=200M count=1";
     let world = World::new();
 
-    let agent = world.run_script(&format!("exec {HOG}")).await;
-    let status = within(30, agent.exit).await.unwrap();
-    assert!(status.oom_killed, "the agent itself");
-    assert_eq!(status.code, 137);
+    // Under load an engine can see the end before its cause, hence several.
+    let mut seen = 0;
+    for _ in 0..4 {
+        let agent = world.run_script(&format!("sleep 0.2; exec {HOG}")).await;
+        let status = within(30, agent.exit).await.unwrap();
+        assert_eq!(status.code, 137);
+        seen += u32::from(status.oom_killed);
+    }
+    assert!(seen >= 2, "the agent itself: {seen} of 4");
 
     // The engine misses what happens in the very moment of the end.
     let child = world.run_script(&format!("{HOG}; sleep 1; exit 3")).await;

@@ -73,7 +73,8 @@ pub(crate) fn ensure_image() {
     static ENSURED: OnceLock<()> = OnceLock::new();
     ENSURED.get_or_init(|| {
         // Tests run in processes of their own; two imports would leave an untagged image behind.
-        let lock = std::fs::File::create(std::env::temp_dir().join("kandev-test-busybox.lock")).unwrap();
+        let lock =
+            std::fs::File::create(concat!(env!("CARGO_TARGET_TMPDIR"), "/kandev-test-busybox.lock")).unwrap();
         lock.lock().unwrap();
         if request("GET", &format!("/images/{IMAGE}/json"), "text/plain", b"").0 == 200 {
             return;
