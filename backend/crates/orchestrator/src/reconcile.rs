@@ -1,6 +1,7 @@
 //! The reconciler: what the database says and what the engine has are brought together, at the start and again and again.
 //!
-//! It takes nothing for granted but its two lists, and does nothing when it could not read one of them:
+//! It takes nothing for granted but its two lists, and does nothing when it could not read one of them. What cannot be
+//! done about one instance or container holds up no other, and is tried again in the next round:
 //! - an instance that is recorded as active and held by no task of this process: its container is stopped and removed,
 //!   and it is `failed` with `runtime_lost`, which is the truth until instances are attached again after a restart;
 //! - a container of this deployment without an active instance, older than a grace: removed.
@@ -9,6 +10,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use kandev_domain::status::TurnStatus;
 use kandev_domain::{EventKind, FailureCode, InstanceId, InstanceStatus, LogLevel, TurnState};
 use kandev_runtime::{ContainerState, ContainerSummary, LABEL_INSTANCE, RuntimeError};
@@ -44,7 +47,12 @@ pub struct Outcome {
     pub lost: usize,
     /// Containers that were removed.
     pub removed: usize,
+    /// Instances and containers that are left to the next round.
+    pub left: usize,
 }
+
+/// How many instances or containers are dealt with at a time: each may take its whole grace to end.
+const AT_ONCE: usize = 8;
 
 pub(crate) async fn run(
     shared: Arc<Shared>,
@@ -64,7 +72,7 @@ pub(crate) async fn run(
         };
         match round {
             Ok(outcome) if outcome == Outcome::default() => {}
-            Ok(Outcome { lost, removed }) => tracing::info!(lost, removed, "reconciled"),
+            Ok(Outcome { lost, removed, left }) => tracing::info!(lost, removed, left, "reconciled"),
             Err(error) => tracing::warn!(%error, "reconciling was given up for now"),
         }
     }
@@ -78,25 +86,72 @@ async fn reconcile(
     // The engine first: an instance that appears after this has a container that is not in the list, which harms nobody.
     let containers = shared.runtime.list(owner).await?;
     let active = instances::active(&shared.pool, owner).await?;
-    let mut outcome = Outcome::default();
+    let mut lost = Vec::new();
     for instance in active.iter().filter(|i| !held(i.id)) {
-        lose(shared, instance, &containers).await?;
-        outcome.lost += 1;
+        let what = format!("instance {}", instance.id);
+        lost.push(attempt(what, lose(shared, instance, &containers)).boxed());
     }
-    for container in containers {
-        let id = container
-            .labels
-            .get(LABEL_INSTANCE)
-            .and_then(|id| id.parse::<InstanceId>().ok());
-        let wanted = id.is_some_and(|id| held(id) || active.iter().any(|i| i.id == id));
-        if wanted || !is_orphan(shared, id, &container).await? {
-            continue;
+    let lost = all(lost).await;
+    let mut removed = Vec::new();
+    for container in &containers {
+        let id = instance_of(container);
+        if !id.is_some_and(|id| held(id) || active.iter().any(|i| i.id == id)) {
+            let what = format!("container {}", container.id);
+            removed.push(attempt(what, remove_orphan(shared, id, container)).boxed());
         }
-        tracing::info!(container = %container.id, name = container.name, "removing a container without an instance");
-        shared.runtime.remove(&container.id).await?;
-        outcome.removed += 1;
     }
-    Ok(outcome)
+    let removed = all(removed).await;
+    let count = |of: &[Attempt], which| of.iter().filter(|a| **a == which).count();
+    Ok(Outcome {
+        lost: count(&lost, Attempt::Done),
+        removed: count(&removed, Attempt::Done),
+        left: count(&lost, Attempt::Left) + count(&removed, Attempt::Left),
+    })
+}
+
+/// What came of one instance or container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    Done,
+    Needless,
+    /// To the next round.
+    Left,
+}
+
+async fn attempt(what: String, work: impl Future<Output = Result<bool, ReconcileError>>) -> Attempt {
+    match work.await {
+        Ok(true) => Attempt::Done,
+        Ok(false) => Attempt::Needless,
+        Err(error) => {
+            tracing::warn!(%error, "{what} is left to the next round");
+            Attempt::Left
+        }
+    }
+}
+
+async fn all(attempts: Vec<BoxFuture<'_, Attempt>>) -> Vec<Attempt> {
+    stream::iter(attempts).buffer_unordered(AT_ONCE).collect().await
+}
+
+fn instance_of(container: &ContainerSummary) -> Option<InstanceId> {
+    container
+        .labels
+        .get(LABEL_INSTANCE)
+        .and_then(|id| id.parse().ok())
+}
+
+/// Removes a container, if nothing speaks for it. False if something does.
+async fn remove_orphan(
+    shared: &Shared,
+    id: Option<InstanceId>,
+    container: &ContainerSummary,
+) -> Result<bool, ReconcileError> {
+    if !is_orphan(shared, id, container).await? {
+        return Ok(false);
+    }
+    tracing::info!(container = %container.id, name = container.name, "removing a container without an instance");
+    shared.runtime.remove(&container.id).await?;
+    Ok(true)
 }
 
 /// The container's instance has ended, or there is none and the container is not young either.
@@ -118,15 +173,18 @@ async fn is_orphan(
 }
 
 /// Ends an instance that no task holds: its container first, then its turns and its row, with what the engine still knows.
+/// False if it has ended by now.
 async fn lose(
     shared: &Shared,
     instance: &Instance,
     containers: &[ContainerSummary],
-) -> Result<(), ReconcileError> {
-    let label = instance.id.to_string();
-    let container = containers
-        .iter()
-        .find(|c| c.labels.get(LABEL_INSTANCE) == Some(&label));
+) -> Result<bool, ReconcileError> {
+    // Its task may have ended it between the reading of the list and the look at who holds it.
+    let now = instances::get(&shared.pool, instance.id).await?;
+    if now.is_none_or(|now| now.status.is_final()) {
+        return Ok(false);
+    }
+    let container = containers.iter().find(|c| instance_of(c) == Some(instance.id));
     let mut exit = None;
     if let Some(container) = container {
         shared
@@ -181,5 +239,5 @@ async fn lose(
     outbox.flush();
     outbox.stored().await?;
     tracing::warn!(instance_id = %instance.id, "{message}");
-    Ok(())
+    Ok(true)
 }
