@@ -110,7 +110,10 @@ impl Actor {
         if let Some(session) = &update.session_id {
             context.session_id = Some(session.as_ref().to_owned());
         }
-        if let Some(running) = &mut self.turns.running {
+        // The end of a turn is not something that it said.
+        if let Some(running) = &mut self.turns.running
+            && !matches!(update.effect, Said::TurnEnd(_))
+        {
             running.updates += 1;
         }
         self.outbox.record(Record {

@@ -25,9 +25,13 @@ pub struct ReasonBody {
 /// What was done.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Done {
+    /// Always true: errors have a body of their own.
     pub success: bool,
+    /// The instance.
     pub id: Uuid,
+    /// Where it stands now.
     pub status: InstanceStatus,
+    /// For people.
     pub message: &'static str,
 }
 
