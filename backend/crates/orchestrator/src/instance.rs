@@ -26,10 +26,18 @@ mod turns;
 use kandev_domain::content::{Prompt, PromptError};
 use kandev_domain::lifecycle::{Refusal, WhenBusy};
 use kandev_domain::{InstanceStatus, TurnId, TurnState};
+use serde::Serialize;
+use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use actor::{Actor, Parts};
 pub use ending::Failure;
+
+/// As JSON. What an agent wrote stays as it wrote it: through a `Value` (and so through `json!`), a lone surrogate or a
+/// number too large would not come, and `json!` panics then.
+fn raw(value: &impl Serialize) -> Box<RawValue> {
+    serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
 
 /// How many commands may wait for the task.
 const MAILBOX: usize = 64;

@@ -106,6 +106,8 @@ pub(crate) struct Actor {
     pub(super) session: Option<SessionRef>,
     pub(super) replay: Option<super::handshake::Replay>,
     pub(super) authenticated: bool,
+    /// Said before the session was established; the latest of each.
+    pub(super) early_facets: std::collections::BTreeMap<&'static str, Box<serde_json::value::RawValue>>,
     pub(super) configure: std::collections::VecDeque<super::handshake::Setting>,
     pub(super) initialize: Option<Bytes>,
     pub(super) turns: Turns,
@@ -137,10 +139,11 @@ impl Actor {
         let span = tracing::info_span!("instance", instance_id = %id, agent_type = %parts.spec.agent_type.id);
         let shared = Arc::clone(&parts.shared);
         let actor = Self::new(parts, view, mailbox);
+        let ended = OnEnd(Some(on_end));
         shared.tracker.spawn(
             async move {
                 actor.run().await;
-                on_end();
+                drop(ended);
             }
             .instrument(span),
         );
@@ -185,6 +188,7 @@ impl Actor {
             session: None,
             replay: None,
             authenticated: false,
+            early_facets: std::collections::BTreeMap::new(),
             configure: std::collections::VecDeque::new(),
             initialize: None,
             turns: Turns::default(),
@@ -500,6 +504,17 @@ impl Actor {
             }
             Some(Output::End(error)) => self.output_ended(error),
             None => self.output_ended(Some("the reader stopped".to_owned())),
+        }
+    }
+}
+
+/// Called when dropped, and so also when the task panics: then the reconciler finds an instance that nobody holds.
+struct OnEnd<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for OnEnd<F> {
+    fn drop(&mut self) {
+        if let Some(on_end) = self.0.take() {
+            on_end();
         }
     }
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, TurnStatus};
 use kandev_runtime::{ExitStatus, RuntimeError};
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use super::actor::{Actor, EngineDone, Phase};
@@ -21,6 +22,9 @@ const NEVER: Duration = Duration::from_hours(365 * 24);
 /// How long the container may live on after its output ended, or after the engine stopped it.
 const EXIT_EXPECTED: Duration = Duration::from_secs(10);
 
+/// The exit code of a process that SIGKILL ended.
+const KILLED: i64 = 137;
+
 /// Why an instance fails.
 #[derive(Debug, Clone)]
 pub struct Failure {
@@ -29,7 +33,7 @@ pub struct Failure {
     /// For people.
     pub message: String,
     /// What the agent or engine said.
-    pub details: Option<Value>,
+    pub details: Option<Box<RawValue>>,
     /// The same may well work later.
     pub transient: bool,
 }
@@ -189,7 +193,12 @@ impl Actor {
                     LogLevel::Info,
                     format!("the container ended with exit code {}", status.code),
                 );
+                let some_process = status.oom_killed;
                 self.exit_status = Some(status);
+                if some_process && !self.ran_out_of_memory() {
+                    let hint = "the memory limit was hit, and a process of the agent's was killed for it";
+                    self.log(LogLevel::Warn, hint.to_owned());
+                }
             }
             Err(error) => {
                 self.log(LogLevel::Error, format!("the container was lost: {error}"));
@@ -250,12 +259,13 @@ impl Actor {
         self.cancel_queued("the instance ended");
     }
 
-    fn exit_details(&self) -> Value {
-        json!({
+    fn exit_details(&self) -> Box<RawValue> {
+        let details = json!({
             "exit_code": self.exit_status.as_ref().map(|s| s.code),
-            "oom_killed": self.exit_status.as_ref().is_some_and(|s| s.oom_killed),
+            "oom_killed": self.ran_out_of_memory(),
             "stderr_tail": self.stderr_tail.text(),
-        })
+        });
+        super::raw(&details)
     }
 
     /// Settles the turns and removes the container, known or not: a create that was not answered may have made one.
@@ -322,6 +332,7 @@ impl Actor {
         self.slot = None;
         let now = self.shared.clock.now();
         let exit = self.exit_status.clone();
+        let oom_killed = self.ran_out_of_memory();
         let tail = self.stderr_tail.text();
         let failure = verdict.failure.clone();
         let reason = verdict.reason.clone();
@@ -332,13 +343,13 @@ impl Actor {
                 .then_some(100)
                 .or(p.progress);
             p.exit_code = exit.as_ref().map(|e| e.code);
-            p.oom_killed = exit.as_ref().map(|e| e.oom_killed);
+            p.oom_killed = exit.is_some().then_some(oom_killed);
             p.stderr_tail = tail;
             p.ended_reason = reason;
             if let Some(failure) = failure {
                 p.error_code = Some(failure.code);
                 p.error_message = Some(failure.message);
-                p.error_details = failure.details.map(|d| d.to_string());
+                p.error_details = failure.details.map(|d| d.get().to_owned());
             }
         });
         let error = verdict
@@ -410,6 +421,13 @@ impl Actor {
         }
     }
 
+    /// The agent itself was killed for memory. The engine's flag alone may speak of a child, and of an agent that we
+    /// killed later.
+    fn ran_out_of_memory(&self) -> bool {
+        let exit = self.exit_status.as_ref();
+        self.ending.is_none() && exit.is_some_and(|e| e.oom_killed && e.code == KILLED)
+    }
+
     /// The agent ended by itself.
     fn verdict_of_exit(&self, exit: Option<&ExitStatus>) -> Verdict {
         let failed = |code, message| Verdict {
@@ -425,7 +443,7 @@ impl Actor {
         let Some(exit) = exit else {
             return failed(FailureCode::RuntimeLost, "the container was lost".to_owned());
         };
-        if exit.oom_killed {
+        if self.ran_out_of_memory() {
             return failed(
                 FailureCode::OomKilled,
                 "the agent hit its memory limit".to_owned(),

@@ -13,6 +13,7 @@ use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, SessionKey
 use kandev_store::journal::Change;
 use kandev_store::sessions::{NewSession, SessionFacet};
 use kandev_store::tasks::TaskMetadata;
+use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -40,6 +41,15 @@ pub(super) enum Setting {
     Mode(String),
     Model(String),
     Option(String, Value),
+}
+
+/// The details of `auth_required`.
+#[derive(Serialize)]
+struct AuthRequired<'a> {
+    code: i64,
+    message: &'a str,
+    data: Option<&'a RawValue>,
+    auth_methods: Vec<&'a RawValue>,
 }
 
 /// A `session/load` whose history kandev has already.
@@ -92,7 +102,7 @@ impl Actor {
     }
 
     fn fail_with(&mut self, code: FailureCode, message: String, error: &RpcError) {
-        let details = json!({"code": error.code, "message": error.message, "data": error.data});
+        let details = super::raw(error);
         self.end(Cause::Failed(Failure {
             code,
             message,
@@ -234,8 +244,11 @@ impl Actor {
             .flat_map(|a| &a.auth_methods)
             .map(|m| m.raw.as_ref())
             .collect();
-        let details = json!({
-            "code": error.code, "message": error.message, "data": error.data, "auth_methods": methods,
+        let details = super::raw(&AuthRequired {
+            code: error.code,
+            message: &error.message,
+            data: error.data.as_deref(),
+            auth_methods: methods,
         });
         self.end(Cause::Failed(Failure {
             code: FailureCode::AuthRequired,
@@ -295,6 +308,9 @@ impl Actor {
         let replayed = self.replay.take().map(|r| r.updates);
         let data = json!({"session_id": id, "how": how, "replayed_updates": replayed});
         self.event(EventKind::Session, &data);
+        for (facet, value) in std::mem::take(&mut self.early_facets) {
+            self.facet(facet, &value);
+        }
         self.keep_facets(&info);
         self.outbox.durable();
         self.plan_configuration();
@@ -335,16 +351,19 @@ impl Actor {
         }
     }
 
-    /// Keeps the latest of something that the agent says about its session.
+    /// Keeps the latest of something that the agent says about its session, which it may do before the session is
+    /// established.
     pub(super) fn facet(&mut self, facet: &'static str, value: &RawValue) {
-        if let Some(session) = &self.session {
-            let facet = SessionFacet {
-                session_key: session.key,
-                facet,
-                value: value.get().to_owned(),
-            };
-            self.outbox.facet(facet);
-        }
+        let Some(session) = &self.session else {
+            self.early_facets.insert(facet, value.to_owned());
+            return;
+        };
+        let facet = SessionFacet {
+            session_key: session.key,
+            facet,
+            value: value.get().to_owned(),
+        };
+        self.outbox.facet(facet);
     }
 
     fn plan_configuration(&mut self) {

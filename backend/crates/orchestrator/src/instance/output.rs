@@ -3,15 +3,26 @@
 use bytes::Bytes;
 use kandev_acp::permission::{choose, permission_response};
 use kandev_acp::{Dialect, Effect as Said, Id, Incoming, Line, RpcError, outgoing, read_update};
+use kandev_domain::status::PermissionPolicy;
 use kandev_domain::{EventKind, LogLevel, LogStream};
 use kandev_runtime::Channel;
 use kandev_store::record::{Data, Record, Source};
+use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::actor::{Actor, Phase};
 use super::handshake::Call;
 use crate::outbox::Effect;
+
+/// The event's data.
+#[derive(Serialize)]
+struct PermissionResolved<'a> {
+    request_id: &'a Id,
+    outcome: &'a Value,
+    decided_by: &'static str,
+    policy: PermissionPolicy,
+}
 
 impl Actor {
     /// The next line of the agent's.
@@ -196,10 +207,13 @@ impl Actor {
             choose(self.spec.permission_policy, params).unwrap_or(kandev_acp::permission::Choice::Cancelled)
         };
         let response = permission_response(&choice);
-        let data = json!({
-            "request_id": id, "outcome": response["outcome"], "decided_by": "policy", "policy": self.spec.permission_policy,
-        });
-        self.event(EventKind::PermissionResolved, &data);
+        let resolved = PermissionResolved {
+            request_id: id,
+            outcome: &response["outcome"],
+            decided_by: "policy",
+            policy: self.spec.permission_policy,
+        };
+        self.event(EventKind::PermissionResolved, &resolved);
         self.outbox.durable();
         self.outbox
             .effect(Effect::Write(outgoing::respond(id, &response)));
@@ -237,7 +251,7 @@ impl Actor {
 }
 
 fn data_of(value: &Value) -> Data {
-    Data::Json(serde_json::value::to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned()))
+    Data::Json(super::raw(value))
 }
 
 /// The part of a line that is JSON.

@@ -11,6 +11,7 @@ use kandev_domain::status::InstanceLifecycle;
 use kandev_domain::{EventKind, InstanceStatus, LogLevel, TurnId, TurnState, TurnStatus};
 use kandev_store::journal::Change;
 use kandev_store::turns::{NewTurn, TurnPatch};
+use serde::Serialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -70,11 +71,23 @@ pub(super) struct End {
 }
 
 /// Why a turn failed.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(super) struct TurnFailure {
     pub code: &'static str,
     pub message: String,
-    pub details: Option<serde_json::Value>,
+    pub details: Option<Box<RawValue>>,
+}
+
+/// The event's data.
+#[derive(Serialize)]
+struct TurnEnded<'a> {
+    turn_id: TurnId,
+    status: TurnStatus,
+    stop_reason: Option<&'a str>,
+    usage: Option<&'a RawValue>,
+    error: Option<&'a TurnFailure>,
+    cancel_reason: Option<&'a str>,
+    updates: u64,
 }
 
 impl Turns {
@@ -271,7 +284,7 @@ impl Actor {
                 });
             }
             PromptOutcome::Failed(error) => {
-                let details = json!({"code": error.code, "message": error.message, "data": error.data});
+                let details = super::raw(&error);
                 let failure = TurnFailure {
                     code: if error.is_auth_required() {
                         "auth_required"
@@ -304,7 +317,7 @@ impl Actor {
         let error = error.map(|(message, details)| TurnFailure {
             code: "agent_error",
             message,
-            details: details.map(serde_json::Value::from),
+            details: details.map(|d| super::raw(&d)),
         });
         let meta = end
             .summary
@@ -337,14 +350,15 @@ impl Actor {
         let now = self.shared.clock.now();
         let mut context = self.context();
         context.turn_id = Some(running.id);
-        let error = end
-            .error
-            .as_ref()
-            .map(|e| json!({"code": e.code, "message": e.message, "details": e.details}));
         let cancel_reason = running.cancel.as_ref().and_then(|c| c.reason.clone());
-        let data = json!({
-            "turn_id": running.id, "status": status, "stop_reason": end.stop_reason, "usage": end.usage,
-            "error": error, "cancel_reason": cancel_reason, "updates": running.updates,
+        let data = super::raw(&TurnEnded {
+            turn_id: running.id,
+            status,
+            stop_reason: end.stop_reason.as_deref(),
+            usage: end.usage.as_deref(),
+            error: end.error.as_ref(),
+            cancel_reason: cancel_reason.as_deref(),
+            updates: running.updates,
         });
         if status == TurnStatus::Completed && running.updates == 0 {
             let text = "the turn ended without any update; agents do so when their model provider fails";
@@ -361,7 +375,7 @@ impl Actor {
         if let Some(error) = end.error {
             patch.error_code = Some(error.code.to_owned());
             patch.error_message = Some(error.message);
-            patch.error_details = error.details.map(|d| d.to_string());
+            patch.error_details = error.details.map(|d| d.get().to_owned());
         }
         self.outbox.event(now, EventKind::TurnEnded, context, &data);
         self.outbox.change(Change::Turn(patch));
