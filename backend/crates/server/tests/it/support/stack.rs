@@ -41,9 +41,18 @@ impl Answer {
     /// The body of an error, if status and code are as expected.
     #[track_caller]
     pub(crate) fn refused(self, status: u16, code: &str) -> Value {
-        assert_eq!((self.status.as_u16(), self.body["error"].as_str()), (status, Some(code)), "{:#}", self.body);
+        assert_eq!(
+            (self.status.as_u16(), self.body["error"].as_str()),
+            (status, Some(code)),
+            "{:#}",
+            self.body
+        );
         assert_eq!(self.body["http_status"], status);
-        assert!(self.body["message"].is_string() && self.body["request_id"].is_string(), "{:#}", self.body);
+        assert!(
+            self.body["message"].is_string() && self.body["request_id"].is_string(),
+            "{:#}",
+            self.body
+        );
         self.body
     }
 }
@@ -55,6 +64,11 @@ impl Stack {
 
     /// With more of an environment, such as `KANDEV_CANCEL_GRACE_SECONDS`.
     pub(crate) async fn with(environment: &[(&str, &str)]) -> Self {
+        Self::with_types(environment, &[]).await
+    }
+
+    /// With entries of the catalogue, as id and TOML, besides.
+    pub(crate) async fn with_types(environment: &[(&str, &str)], types: &[(&str, &str)]) -> Self {
         let database = TestDatabase::create().await;
         let dir = super::passable_dir();
         for sub in ["data", "workspace", "agents"] {
@@ -71,16 +85,33 @@ impl Stack {
         if let Ok(host) = std::env::var("DOCKER_HOST") {
             all.push(("DOCKER_HOST".to_owned(), host));
         }
-        all.extend(environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
-        let mut stack =
-            Self { kandev: None, database, owner, environment: all, dir, http: reqwest::Client::new() };
+        all.extend(
+            environment
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned())),
+        );
+        let mut stack = Self {
+            kandev: None,
+            database,
+            owner,
+            environment: all,
+            dir,
+            http: reqwest::Client::new(),
+        };
+        for (id, toml) in types {
+            stack.write_agent_type(id, toml);
+        }
         stack.boot().await;
         stack
     }
 
     /// Starts the server, again if it was killed or terminated.
     pub(crate) async fn boot(&mut self) {
-        let environment: Vec<_> = self.environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let environment: Vec<_> = self
+            .environment
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
         self.kandev = Some(Kandev::serve(&self.dir.path().join("data"), &environment).await);
     }
 
@@ -108,7 +139,9 @@ impl Stack {
 
     pub(crate) fn url(&self, path: &str) -> String {
         let base = &self.kandev.as_ref().unwrap().url;
-        if path.starts_with("/api") || !path.starts_with("/agents") && !path.starts_with("/tasks") && !path.starts_with("/sessions") {
+        if path.starts_with("/api")
+            || !path.starts_with("/agents") && !path.starts_with("/tasks") && !path.starts_with("/sessions")
+        {
             format!("{base}{path}")
         } else {
             format!("{base}/api/v1{path}")
@@ -123,7 +156,10 @@ impl Stack {
         let response = request.send().await.unwrap();
         let status = response.status();
         let text = response.text().await.unwrap();
-        Answer { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
+        Answer {
+            status,
+            body: serde_json::from_str(&text).unwrap_or(Value::Null),
+        }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -160,13 +196,19 @@ impl Stack {
     /// Prompts and waits for the turn's end: the turn.
     pub(crate) async fn turn(&self, id: &str, message: &str) -> Value {
         let body = json!({"message": message, "wait": true});
-        self.post(&format!("/agents/{id}/prompt"), &body).await.expect(200)["turn"].clone()
+        self.post(&format!("/agents/{id}/prompt"), &body)
+            .await
+            .expect(200)["turn"]
+            .clone()
     }
 
     /// Prompts without waiting: the turn's id.
     pub(crate) async fn prompt(&self, id: &str, message: &str) -> String {
         let body = json!({"message": message});
-        let answer = self.post(&format!("/agents/{id}/prompt"), &body).await.expect(202);
+        let answer = self
+            .post(&format!("/agents/{id}/prompt"), &body)
+            .await
+            .expect(202);
         answer["turn_id"].as_str().unwrap().to_owned()
     }
 
@@ -179,7 +221,10 @@ impl Stack {
         let mut events = Vec::new();
         let mut after = "0".to_owned();
         loop {
-            let page = self.get(&format!("/agents/{id}/events?limit=5000&after={after}")).await.expect(200);
+            let page = self
+                .get(&format!("/agents/{id}/events?limit=5000&after={after}"))
+                .await
+                .expect(200);
             events.extend(page["events"].as_array().unwrap().iter().cloned());
             match page["next_cursor"].as_str() {
                 Some(next) => next.clone_into(&mut after),
@@ -188,10 +233,58 @@ impl Stack {
         }
     }
 
+    /// Stops what still runs, and checks what must hold of every instance there was: a history without gap from 1 that
+    /// ends with the final status, turns that all have exactly one end, and no container.
+    #[track_caller]
+    pub(crate) fn settle(&self) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move {
+            let list = self.get("/agents?limit=500").await.expect(200);
+            for instance in list["agents"].as_array().unwrap() {
+                let id = instance["id"].as_str().unwrap();
+                self.post(&format!("/agents/{id}/stop"), &json!({"force": true}))
+                    .await
+                    .expect(200);
+                let events = self.events(id).await;
+                let seqs: Vec<_> = events.iter().map(|e| e["seq"].as_u64().unwrap()).collect();
+                assert_eq!(
+                    seqs,
+                    (1..=events.len() as u64).collect::<Vec<_>>(),
+                    "{caller}: {id}"
+                );
+                let status = &self.instance(id).await["status"];
+                let last = events.iter().rfind(|e| e["kind"] == "status").unwrap();
+                assert_eq!(last["data"]["status"], *status, "{caller}: {id}");
+                let turns = self
+                    .get(&format!("/agents/{id}/turns?limit=500"))
+                    .await
+                    .expect(200);
+                for turn in turns["turns"].as_array().unwrap() {
+                    let ended = |e: &&Value| e["kind"] == "turn_ended" && e["turn_id"] == turn["id"];
+                    let ends: Vec<_> = events
+                        .iter()
+                        .filter(ended)
+                        .map(|e| &e["data"]["status"])
+                        .collect();
+                    assert_eq!(ends, [&turn["status"]], "{caller}: {id} {turn:#}");
+                }
+            }
+            assert!(self.containers().is_empty(), "{caller}: a container is left");
+        }
+    }
+
     /// Log messages of the given streams (`stdout,stderr`), in order.
     pub(crate) async fn logs(&self, id: &str, streams: &str) -> Vec<String> {
-        let page = self.get(&format!("/agents/{id}/logs?tail=10000&stream={streams}")).await.expect(200);
-        page["logs"].as_array().unwrap().iter().map(|l| l["message"].as_str().unwrap().to_owned()).collect()
+        let page = self
+            .get(&format!("/agents/{id}/logs?tail=10000&stream={streams}"))
+            .await
+            .expect(200);
+        page["logs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|l| l["message"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     /// Asks until the answer holds: for what has no `wait` of its own.
@@ -221,14 +314,18 @@ impl Stack {
         let caller = std::panic::Location::caller();
         async move {
             let path = format!("/agents/{id}");
-            let over = |i: &Value| ["completed", "failed", "stopped"].contains(&i["status"].as_str().unwrap());
+            let over =
+                |i: &Value| ["completed", "failed", "stopped"].contains(&i["status"].as_str().unwrap());
             let deadline = Instant::now() + LIMIT;
             loop {
                 let instance = self.get(&path).await.expect(200);
                 if over(&instance) {
                     return instance;
                 }
-                assert!(Instant::now() < deadline, "{caller}: it does not end: {instance:#}");
+                assert!(
+                    Instant::now() < deadline,
+                    "{caller}: it does not end: {instance:#}"
+                );
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
@@ -236,7 +333,13 @@ impl Stack {
 
     /// The ids of this deployment's containers, ended ones too.
     pub(crate) fn containers(&self) -> Vec<String> {
-        docker(&["ps", "-aq", "--no-trunc", "--filter", &format!("label=kandev.owner={}", self.owner)])
+        docker(&[
+            "ps",
+            "-aq",
+            "--no-trunc",
+            "--filter",
+            &format!("label=kandev.owner={}", self.owner),
+        ])
     }
 }
 
@@ -256,5 +359,8 @@ impl Drop for Stack {
 /// Runs the engine's own client: its output's lines.
 pub(crate) fn docker(args: &[&str]) -> Vec<String> {
     let output = Command::new("docker").args(args).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
