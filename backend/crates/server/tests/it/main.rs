@@ -8,14 +8,14 @@
 )]
 
 mod config;
+mod endings;
+mod logs;
 mod main_job;
 mod private_postgres;
+mod protocol;
 mod refusals;
+mod resume;
 mod serve;
 mod service;
-mod endings;
-mod protocol;
-mod resume;
-mod logs;
 mod support;
 mod turns;
