@@ -30,6 +30,9 @@ use crate::{router, secret_key};
 /// What open requests get to end by themselves.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long another server of the same deployment gets to end, when this one takes its place.
+const LOCK_PATIENCE: Duration = Duration::from_secs(20);
+
 /// The two stages of stopping.
 #[derive(Debug, Clone, Default)]
 struct Stopping {
@@ -84,6 +87,11 @@ async fn serve_with(
     stopping: &Stopping,
 ) -> Result<()> {
     database::migrate(pool).await?;
+    let lock = kandev_store::lock::take(pool, &config.owner, LOCK_PATIENCE).await?;
+    let _lock = lock.with_context(|| {
+        let owner = &config.owner;
+        format!("another server of the deployment '{owner}' uses this database; give this one another KANDEV_OWNER")
+    })?;
     let runtime =
         DockerRuntime::connect(config.docker_host.as_deref()).context("the container engine's address")?;
     let runtime: Arc<dyn ContainerRuntime> = Arc::new(runtime);
@@ -135,7 +143,8 @@ fn settings(config: &Config) -> Settings {
         idle_timeout: config.idle_timeout,
         max_instances: config.max_instances,
         max_prompt_queue: config.max_prompt_queue,
-        ..Settings::default()
+        reconcile_interval: config.reconcile_interval,
+        orphan_grace: config.orphan_grace,
     }
 }
 

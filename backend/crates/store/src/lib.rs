@@ -6,6 +6,7 @@
 pub mod error;
 pub mod instances;
 pub mod journal;
+pub mod lock;
 pub mod page;
 pub mod record;
 pub mod sessions;

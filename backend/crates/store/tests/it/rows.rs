@@ -206,3 +206,19 @@ async fn tasks_are_patched_and_deleted_with_their_history(pool: PgPool) {
         .unwrap();
     assert_eq!(left, 0);
 }
+
+#[sqlx::test(migrations = "../../../migrations")]
+async fn a_deployment_has_one_lock(pool: PgPool) {
+    use kandev_store::lock::take;
+    use std::time::Duration;
+    let held = take(&pool, "a", Duration::ZERO).await.unwrap();
+    assert!(held.is_some());
+    assert!(
+        take(&pool, "b", Duration::ZERO).await.unwrap().is_some(),
+        "another deployment has its own"
+    );
+    assert!(take(&pool, "a", Duration::ZERO).await.unwrap().is_none());
+    let waiting = take(&pool, "a", Duration::from_secs(10));
+    let (taken, ()) = tokio::join!(waiting, async { drop(held) });
+    assert!(taken.unwrap().is_some(), "it is given back with its connection");
+}

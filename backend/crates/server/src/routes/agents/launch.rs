@@ -151,7 +151,9 @@ pub async fn launch(
 /// Waits as asked, and tells what is there then. A launch is `starting` whatever happened in the meantime, unless its
 /// caller waited to see.
 pub(super) async fn answer(state: &AppState, id: InstanceId, wait: Wait) -> ApiResult<LaunchResponse> {
-    await_progress(state, id, wait).await;
+    if !matches!(wait, Wait::None) {
+        await_progress(state, id, wait).await?;
+    }
     let instance = kandev_store::instances::get(&state.pool, id).await?;
     let instance = instance.ok_or_else(|| ApiError::not_found("agent instance", id))?;
     let status = match wait {
@@ -162,7 +164,7 @@ pub(super) async fn answer(state: &AppState, id: InstanceId, wait: Wait) -> ApiR
         id: id.0,
         task_id: instance.task_id.to_string(),
         queue_position: queue_position(state, &instance),
-        error: InstanceError::of(&instance),
+        error: InstanceError::of(&instance).filter(|_| status.is_final()),
         agent_type: instance.agent_type,
         container_id: instance.container_id,
         status,
@@ -171,10 +173,13 @@ pub(super) async fn answer(state: &AppState, id: InstanceId, wait: Wait) -> ApiR
     })
 }
 
-async fn await_progress(state: &AppState, id: InstanceId, wait: Wait) {
+async fn await_progress(state: &AppState, id: InstanceId, wait: Wait) -> ApiResult<()> {
     let Some(mut view) = state.orchestrator.watch(id) else {
-        return;
+        return Ok(());
     };
+    // Without a prompt there is no turn to wait for.
+    let has_turn = kandev_store::turns::list(&state.pool, id, None, 1).await?.total > 0;
+    let wait = if has_turn { wait } else { wait.at_most_ready() };
     let reached = view.wait_for(|view| match wait {
         Wait::None => true,
         _ if view.status.is_final() => true,
@@ -185,6 +190,16 @@ async fn await_progress(state: &AppState, id: InstanceId, wait: Wait) {
         // An error means that the instance has ended.
         _ = reached => {}
         () = state.stopping.cancelled() => {}
+    }
+    Ok(())
+}
+
+impl Wait {
+    const fn at_most_ready(self) -> Self {
+        match self {
+            Self::Turn => Self::Ready,
+            other => other,
+        }
     }
 }
 
