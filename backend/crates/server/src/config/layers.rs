@@ -94,6 +94,10 @@ settings! {
     max_instances: Count, "KANDEV_MAX_INSTANCES", "N";
     #[doc = "How many prompts may wait for one instance [env: KANDEV_MAX_PROMPT_QUEUE] [default: 16]"]
     max_prompt_queue: Count, "KANDEV_MAX_PROMPT_QUEUE", "N";
+    #[doc = "How often the engine's containers are compared with the database [env: KANDEV_RECONCILE_INTERVAL_SECONDS] [default: 60]"]
+    reconcile_interval_seconds: Seconds, "KANDEV_RECONCILE_INTERVAL_SECONDS", "SECONDS";
+    #[doc = "Age at which a container that no instance knows is removed [env: KANDEV_ORPHAN_GRACE_SECONDS] [default: 60]"]
+    orphan_grace_seconds: Seconds, "KANDEV_ORPHAN_GRACE_SECONDS", "SECONDS";
     #[doc = "32 bytes in hex or base64 that encrypt secrets at rest [env: KANDEV_SECRET_KEY] [default: a file in the data directory]"]
     secret_key: SecretKey, "KANDEV_SECRET_KEY", "KEY";
 }

@@ -119,6 +119,10 @@ pub struct Config {
     pub max_instances: usize,
     /// How many prompts may wait for one instance.
     pub max_prompt_queue: usize,
+    /// How often the engine's containers are compared with the database.
+    pub reconcile_interval: Duration,
+    /// How old a container that no instance knows must be before it is removed.
+    pub orphan_grace: Duration,
     /// Encrypts secrets at rest; from a file in the data directory when none.
     pub secret_key: Option<SecretKey>,
     report: Vec<ReportLine>,
@@ -227,6 +231,16 @@ impl Config {
                 .0,
             max_prompt_queue: report
                 .or("max_prompt_queue", layer.max_prompt_queue, || values::Count(16))
+                .0,
+            reconcile_interval: report
+                .or(
+                    "reconcile_interval_seconds",
+                    layer.reconcile_interval_seconds,
+                    seconds(60),
+                )
+                .0,
+            orphan_grace: report
+                .or("orphan_grace_seconds", layer.orphan_grace_seconds, seconds(60))
                 .0,
             secret_key: report.optional("secret_key", layer.secret_key),
             report: report.0,
