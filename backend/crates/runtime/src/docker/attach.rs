@@ -7,10 +7,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::StreamExt;
-use hyper::Method;
 use tokio::io::AsyncWrite;
 
-use super::client::Client;
+use super::client::{Client, segment};
 use super::lifecycle;
 use super::stdcopy::Frames;
 use super::transport::WriteHalf;
@@ -19,13 +18,15 @@ use crate::types::{Attachment, ContainerId};
 
 pub(super) async fn attach(client: &Client, id: &ContainerId) -> Result<Attachment> {
     refuse_tty(client, id).await?;
-    let call = client
-        .on("attach", Method::POST, &id.0, "/attach")
-        .query("stream", "1")
-        .query("stdin", "1")
-        .query("stdout", "1")
-        .query("stderr", "1");
-    let (socket, read_ahead) = client.hijack(call).await?;
+    let target = &format!(
+        "/containers/{}/attach?stream=1&stdin=1&stdout=1&stderr=1",
+        segment(&id.0)
+    );
+    let (socket, read_ahead) = client
+        .make(client.on("attach", id), |engine| async move {
+            engine.hijack(target, "").await
+        })
+        .await?;
     let (read, write) = socket.split();
     Ok(Attachment {
         stdin: Box::pin(Stdin(write)),

@@ -1,30 +1,28 @@
-//! The engine's HTTP API: version, requests, answers, errors, time limits.
+//! Calls to the engine: time limits, the version agreed on, errors in our words.
 
-use std::fmt::Write as _;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, UPGRADE};
-use hyper::{Method, Response, StatusCode};
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use bollard::errors::Error;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio_util::task::TaskTracker;
 
 use super::Limits;
-use super::transport::{Endpoint, Failure, Socket, Transport};
-use super::version::{ApiVersion, EngineVersion};
+use super::transport::{Endpoint, Transport};
+use super::version;
+use super::wire::Engine;
 use crate::error::{Result, RuntimeError};
+use crate::types::{ContainerId, EngineInfo};
 
-/// The longest JSON answer that is read.
-const ANSWER_LIMIT: usize = 32 << 20;
-/// The longest error that is read.
-const ERROR_LIMIT: usize = 64 << 10;
+/// All but the unreserved characters of RFC 3986.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
-/// What a request is about, which tells what a 404 means.
+/// What a call is about, which tells what a 404 means.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Subject<'a> {
     Engine,
@@ -32,18 +30,12 @@ pub(super) enum Subject<'a> {
     Container(&'a str),
 }
 
-/// A request to the engine.
-#[derive(Debug, Clone)]
+/// A call's name, subject and time.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Call<'a> {
-    operation: &'static str,
-    subject: Subject<'a>,
-    method: Method,
-    /// Path and query, percent-encoded, without the version.
-    target: String,
-    body: Bytes,
-    content_type: &'static str,
-    upgrade: bool,
-    limit: Duration,
+    pub(super) operation: &'static str,
+    pub(super) subject: Subject<'a>,
+    pub(super) limit: Duration,
 }
 
 /// Talks to one engine. Cheap to clone.
@@ -51,108 +43,61 @@ pub(super) struct Call<'a> {
 pub(super) struct Client {
     transport: Transport,
     limits: Limits,
-    /// The version agreed on with the engine that answered last. None before, and again when it went away: what comes
+    /// The engine that answered last, at the version agreed on. None before, and again when it went away: what comes
     /// back may be another one.
-    agreed: Arc<Mutex<Option<EngineVersion>>>,
+    agreed: Arc<Mutex<Option<Engine>>>,
 }
 
-impl<'a> Call<'a> {
-    pub(super) fn new(operation: &'static str, method: Method, path: String, limit: Duration) -> Self {
-        Self {
-            operation,
-            subject: Subject::Engine,
-            method,
-            target: path,
-            body: Bytes::new(),
-            content_type: "application/json",
-            upgrade: false,
-            limit,
-        }
-    }
-
-    pub(super) const fn about(mut self, subject: Subject<'a>) -> Self {
-        self.subject = subject;
-        self
-    }
-
-    pub(super) const fn limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
-        self
-    }
-
-    pub(super) fn query(mut self, key: &str, value: &str) -> Self {
-        self.target
-            .push(if self.target.contains('?') { '&' } else { '?' });
-        self.target.push_str(key);
-        self.target.push('=');
-        self.target.push_str(&encode(value));
-        self
-    }
-
-    pub(super) fn json(mut self, body: &serde_json::Value) -> Self {
-        self.body = body.to_string().into();
-        self
-    }
-
-    pub(super) fn tar(mut self, body: Vec<u8>) -> Self {
-        self.body = body.into();
-        self.content_type = "application/x-tar";
-        self
-    }
-
-    fn request(&self, version: Option<ApiVersion>) -> hyper::Request<Full<Bytes>> {
-        let target = match version {
-            Some(version) => format!("/v{version}{}", self.target),
-            None => self.target.clone(),
-        };
-        let mut request = hyper::Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        let headers = request.headers_mut();
-        headers.insert(HOST, hyper::header::HeaderValue::from_static("engine"));
-        let value = hyper::header::HeaderValue::from_static;
-        if !self.body.is_empty() {
-            headers.insert(CONTENT_TYPE, value(self.content_type));
-        }
-        if self.upgrade {
-            headers.insert(CONNECTION, value("Upgrade"));
-            headers.insert(UPGRADE, value("tcp"));
-        }
-        // `encode` leaves nothing that a target may not hold; should it ever, the engine answers 404 to "/".
-        *request.uri_mut() = target.parse().unwrap_or_default();
-        request
-    }
-
-    pub(super) fn refused(&self, status: Option<StatusCode>, message: String) -> RuntimeError {
+impl Call<'_> {
+    pub(super) fn refused(&self, status: Option<u16>, message: String) -> RuntimeError {
         RuntimeError::Refused {
             operation: self.operation,
-            status: status.map(|status| status.as_u16()),
+            status,
             message,
         }
     }
 
-    /// The engine's error in our words. It tells a missing container from, say, a missing network by its message only.
-    fn error(&self, status: StatusCode, message: String) -> RuntimeError {
-        if status == StatusCode::NOT_FOUND {
-            let words = message.to_lowercase();
-            match self.subject {
-                Subject::Image(image)
-                    if words.contains("no such image") || words.contains("image not known") =>
-                {
-                    return RuntimeError::ImageNotFound(image.to_owned());
-                }
-                Subject::Container(id) if words.contains("no such container") => {
-                    return RuntimeError::ContainerNotFound(id.to_owned());
-                }
-                _ => {}
-            }
-        }
-        self.refused(Some(status), message)
+    /// An answer that lacks what it must have.
+    pub(super) fn not_understood(&self, what: impl std::fmt::Display) -> RuntimeError {
+        self.refused(None, format!("the answer is not understood: {what}"))
     }
-}
 
-#[derive(Deserialize)]
-struct ErrorBody {
-    message: String,
+    /// bollard's error in our words.
+    pub(super) fn error(&self, error: Error) -> RuntimeError {
+        match error {
+            Error::DockerResponseServerError {
+                status_code: 404,
+                message,
+            } => self.not_found(message),
+            Error::DockerResponseServerError { status_code, message } => {
+                self.refused(Some(status_code), message)
+            }
+            // The wire's own words come in this wrapping.
+            Error::IOError { err } => err
+                .downcast::<RuntimeError>()
+                .unwrap_or_else(|err| RuntimeError::Broken(err.to_string())),
+            Error::HyperResponseError { err } => RuntimeError::Broken(err.to_string()),
+            Error::RequestTimeoutError => RuntimeError::Timeout {
+                operation: self.operation,
+                limit: self.limit,
+            },
+            error => self.not_understood(error),
+        }
+    }
+
+    /// The engine tells a missing container from, say, a missing network by its message only.
+    fn not_found(&self, message: String) -> RuntimeError {
+        let words = message.to_lowercase();
+        match self.subject {
+            Subject::Image(image) if words.contains("no such image") || words.contains("image not known") => {
+                RuntimeError::ImageNotFound(image.to_owned())
+            }
+            Subject::Container(id) if words.contains("no such container") => {
+                RuntimeError::ContainerNotFound(id.to_owned())
+            }
+            _ => self.refused(Some(404), message),
+        }
+    }
 }
 
 impl Client {
@@ -173,119 +118,78 @@ impl Client {
     }
 
     /// A call with the usual time limit.
-    pub(super) fn call<'a>(&self, operation: &'static str, method: Method, path: &str) -> Call<'a> {
-        Call::new(operation, method, path.to_owned(), self.limits.call)
+    pub(super) const fn call<'a>(&self, operation: &'static str, subject: Subject<'a>) -> Call<'a> {
+        Call {
+            operation,
+            subject,
+            limit: self.limits.call,
+        }
     }
 
-    /// A call about a container.
-    pub(super) fn on<'a>(
-        &self,
-        operation: &'static str,
-        method: Method,
-        id: &'a str,
-        rest: &str,
-    ) -> Call<'a> {
-        let path = format!("/containers/{}{rest}", encode(id));
-        Call::new(operation, method, path, self.limits.call).about(Subject::Container(id))
+    /// The same about a container.
+    pub(super) const fn on<'a>(&self, operation: &'static str, id: &'a ContainerId) -> Call<'a> {
+        self.call(operation, Subject::Container(id.0.as_str()))
     }
 
     /// Asks the engine anew what it is, and agrees on a version with it.
-    pub(super) async fn negotiate(&self) -> Result<EngineVersion> {
-        let call = self.call("version", Method::GET, "/version");
+    pub(super) async fn negotiate(&self) -> Result<EngineInfo> {
+        let call = self.call("version", Subject::Engine);
+        let (_, info) = within(call.operation, call.limit, self.agree()).await?;
+        Ok(info)
+    }
+
+    /// Makes a call by `request`, which may be asked twice.
+    pub(super) async fn make<T, F>(&self, call: Call<'_>, request: impl Fn(Engine) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         within(call.operation, call.limit, async {
-            let response = self.exchange(&call, None).await?;
-            let version = EngineVersion::agree(&call, &body(response, ANSWER_LIMIT).await?)?;
-            self.remember(Some(version.clone()));
-            Ok(version)
-        })
-        .await
-    }
-
-    /// Makes a call and gives the head of a good answer; its body is not under the call's time limit.
-    pub(super) async fn send(&self, call: &Call<'_>) -> Result<Response<Incoming>> {
-        within(call.operation, call.limit, self.send_unlimited(call)).await
-    }
-
-    /// Makes a call and reads the answer.
-    pub(super) async fn json<T: DeserializeOwned>(&self, call: &Call<'_>) -> Result<T> {
-        let bytes = self.bytes(call, ANSWER_LIMIT).await?;
-        serde_json::from_slice(&bytes)
-            .map_err(|error| call.refused(None, format!("the answer is not understood: {error}")))
-    }
-
-    /// Makes a call whose answer says nothing.
-    pub(super) async fn done(&self, call: &Call<'_>) -> Result<()> {
-        self.bytes(call, ANSWER_LIMIT).await.map(drop)
-    }
-
-    async fn bytes(&self, call: &Call<'_>, limit: usize) -> Result<Bytes> {
-        within(call.operation, call.limit, async {
-            body(self.send_unlimited(call).await?, limit).await
-        })
-        .await
-    }
-
-    /// Makes a call that turns the connection into a raw one, with the bytes that already came over it.
-    pub(super) async fn hijack(&self, call: Call<'_>) -> Result<(Socket, Bytes)> {
-        let call = Call {
-            upgrade: true,
-            ..call
-        };
-        within(call.operation, call.limit, async {
-            let response = self.send_unlimited(&call).await?;
-            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                let words = "the engine (or a proxy before it) does not upgrade connections";
-                return Err(call.refused(Some(response.status()), words.to_owned()));
-            }
-            Socket::upgraded(response)
-                .await
-                .map_err(|failure| unavailable(&failure))
-        })
-        .await
-    }
-
-    async fn send_unlimited(&self, call: &Call<'_>) -> Result<Response<Incoming>> {
-        let remembered = self.agreed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(version) = remembered {
-            match self.exchange(call, Some(version.api)).await {
-                // Another engine than the one we agreed with. It did nothing, so the call may be made again.
-                Err(RuntimeError::Refused {
-                    status: Some(400),
-                    message,
-                    ..
-                }) if message.contains("client version") => {
-                    tracing::info!(%message, "agreeing on an API version with the engine again");
+            let remembered = self.agreed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(engine) = remembered {
+                match self.told(call, request(engine).await) {
+                    // Another engine than the one we agreed with. It did nothing, so the call may be made again.
+                    Err(RuntimeError::Refused {
+                        status: Some(400),
+                        message,
+                        ..
+                    }) if message.contains("client version") => {
+                        tracing::info!(%message, "agreeing on an API version with the engine again");
+                    }
+                    answer => return answer,
                 }
-                answer => return answer,
             }
-        }
-        let version = self.negotiate().await?;
-        self.exchange(call, Some(version.api)).await
+            let (engine, _) = self.agree().await?;
+            self.told(call, request(engine).await)
+        })
+        .await
     }
 
-    async fn exchange(&self, call: &Call<'_>, version: Option<ApiVersion>) -> Result<Response<Incoming>> {
-        let response = match self.transport.send(call.request(version)).await {
-            Ok(response) => response,
-            Err(failure) => {
-                self.remember(None);
-                return Err(unavailable(&failure));
-            }
+    async fn agree(&self) -> Result<(Engine, EngineInfo)> {
+        let call = self.call("version", Subject::Engine);
+        let unversioned = Engine::new(self.transport.clone(), None).map_err(|error| call.error(error))?;
+        let answer = self.told(call, unversioned.docker.version().await)?;
+        let api = version::choose(&answer).map_err(|message| call.refused(None, message))?;
+        let engine = Engine::new(self.transport.clone(), Some(api)).map_err(|error| call.error(error))?;
+        self.remember(Some(engine.clone()));
+        let info = EngineInfo {
+            version: answer.version.unwrap_or_default(),
+            api_version: api.to_string(),
         };
-        let status = response.status();
-        if status.is_success() || matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NOT_MODIFIED)
-        {
-            return Ok(response);
-        }
-        let words = body(response, ERROR_LIMIT).await.unwrap_or_default();
-        let message = serde_json::from_slice(&words).map_or_else(
-            |_| String::from_utf8_lossy(&words).trim().to_owned(),
-            |ErrorBody { message }| message,
-        );
-        Err(call.error(status, message))
+        Ok((engine, info))
     }
 
-    fn remember(&self, version: Option<EngineVersion>) {
-        *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = version;
+    fn told<T>(&self, call: Call<'_>, answer: Result<T, Error>) -> Result<T> {
+        answer.map_err(|error| {
+            let error = call.error(error);
+            if matches!(error, RuntimeError::Unavailable(_)) {
+                self.remember(None);
+            }
+            error
+        })
+    }
+
+    fn remember(&self, engine: Option<Engine>) {
+        *self.agreed.lock().unwrap_or_else(PoisonError::into_inner) = engine;
     }
 }
 
@@ -300,36 +204,9 @@ pub(super) async fn within<T>(
         .unwrap_or(Err(RuntimeError::Timeout { operation, limit }))
 }
 
-/// Reads a whole body of a bounded length.
-pub(super) async fn body(response: Response<Incoming>, limit: usize) -> Result<Bytes> {
-    let collected = Limited::new(response.into_body(), limit)
-        .collect()
-        .await
-        .map_err(|error| RuntimeError::Broken(error.to_string()))?;
-    Ok(collected.to_bytes())
-}
-
-fn unavailable(failure: &Failure) -> RuntimeError {
-    let words = match failure {
-        Failure::Connect(error) => error.to_string(),
-        Failure::Http(error) => std::error::Error::source(error)
-            .map_or_else(|| error.to_string(), |source| format!("{error}: {source}")),
-    };
-    RuntimeError::Unavailable(words)
-}
-
-/// Percent-encodes all but the unreserved characters of RFC 3986.
-pub(super) fn encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing to a string does not fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
+/// A name as one segment of a path, which bollard takes as it is.
+pub(super) fn segment(name: &str) -> String {
+    utf8_percent_encode(name, RESERVED).to_string()
 }
 
 #[cfg(test)]
@@ -338,18 +215,22 @@ mod tests {
 
     #[test]
     fn a_name_cannot_leave_its_place_in_the_path() {
-        assert_eq!(encode("../a?b=c d&é"), "..%2Fa%3Fb%3Dc%20d%26%C3%A9");
-        let call = Call::new("inspect", Method::GET, "/x".to_owned(), Duration::ZERO)
-            .query("path", "/a b")
-            .query("v", "1");
-        let version = ApiVersion { major: 1, minor: 41 };
-        assert_eq!(call.request(Some(version)).uri(), "/v1.41/x?path=%2Fa%20b&v=1");
+        assert_eq!(segment("../a?b=c d&é"), "..%2Fa%3Fb%3Dc%20d%26%C3%A9");
     }
 
     #[test]
     fn a_missing_thing_is_named_by_what_the_engine_says() {
-        let call = |subject| Call::new("x", Method::GET, String::new(), Duration::ZERO).about(subject);
-        let not_found = |subject, words: &str| call(subject).error(StatusCode::NOT_FOUND, words.to_owned());
+        let not_found = |subject, words: &str| {
+            let call = Call {
+                operation: "x",
+                subject,
+                limit: Duration::ZERO,
+            };
+            call.error(Error::DockerResponseServerError {
+                status_code: 404,
+                message: words.to_owned(),
+            })
+        };
         assert!(matches!(
             not_found(Subject::Image("a:b"), "No such image: a:b"),
             RuntimeError::ImageNotFound(image) if image == "a:b"

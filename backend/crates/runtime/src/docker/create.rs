@@ -2,99 +2,110 @@
 //!
 //! Source: `POST /containers/create` of the Docker Engine API reference.
 
-use hyper::Method;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount as EngineMount, MountType, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+use bollard::query_parameters::CreateContainerOptionsBuilder;
 
 use super::client::{Client, Subject};
 use crate::error::Result;
 use crate::types::{ContainerId, ContainerSpec, Mount, MountSource, Network};
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Created {
-    id: String,
-    #[serde(default)]
-    warnings: Option<Vec<String>>,
-}
-
 pub(super) async fn create(client: &Client, spec: &ContainerSpec) -> Result<ContainerId> {
-    let call = client
-        .call("create", Method::POST, "/containers/create")
-        .about(Subject::Image(&spec.image))
-        .query("name", &spec.name)
-        .json(&config(spec));
-    let created: Created = client.json(&call).await?;
-    for warning in created.warnings.unwrap_or_default() {
+    let options = CreateContainerOptionsBuilder::default().name(&spec.name).build();
+    let (options, config) = (&options, &config(spec));
+    let call = client.call("create", Subject::Image(&spec.image));
+    let created = client
+        .make(call, |engine| async move {
+            engine
+                .docker
+                .create_container(Some(options.clone()), config.clone())
+                .await
+        })
+        .await?;
+    for warning in created.warnings {
         tracing::warn!(container = spec.name, %warning, "the engine warns of a container it made");
     }
     Ok(ContainerId(created.id))
 }
 
-fn config(spec: &ContainerSpec) -> Value {
-    let mut config = json!({
-        "Image": spec.image,
-        "Cmd": spec.args,
-        "Env": environment(&spec.env),
-        "Labels": spec.labels,
-        "WorkingDir": spec.working_dir,
-        "Tty": false,
+fn config(spec: &ContainerSpec) -> ContainerCreateBody {
+    ContainerCreateBody {
+        image: Some(spec.image.clone()),
+        entrypoint: spec.entrypoint.clone(),
+        cmd: Some(spec.args.clone()),
+        env: Some(environment(&spec.env)),
+        labels: Some(spec.labels.clone().into_iter().collect()),
+        working_dir: Some(spec.working_dir.clone()),
+        user: spec.user.clone(),
+        tty: Some(false),
         // stdin stays open when the backend that attached to it dies, for the next one.
-        "OpenStdin": true,
-        "StdinOnce": false,
-        "AttachStdin": true,
-        "AttachStdout": true,
-        "AttachStderr": true,
+        open_stdin: Some(true),
+        stdin_once: Some(false),
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
         // An image may ask for another signal, and a graceful stop is SIGTERM here.
-        "StopSignal": "SIGTERM",
-        "HostConfig": host_config(spec),
-    });
-    if let Some(entrypoint) = &spec.entrypoint {
-        config["Entrypoint"] = json!(entrypoint);
+        stop_signal: Some("SIGTERM".to_owned()),
+        host_config: Some(host_config(spec)),
+        ..ContainerCreateBody::default()
     }
-    if let Some(user) = &spec.user {
-        config["User"] = json!(user);
-    }
-    config
 }
 
-fn host_config(spec: &ContainerSpec) -> Value {
-    json!({
-        "Mounts": spec.mounts.iter().map(mount).collect::<Vec<_>>(),
-        "Memory": spec.memory_bytes,
+fn host_config(spec: &ContainerSpec) -> HostConfig {
+    let memory = i64::try_from(spec.memory_bytes).unwrap_or(i64::MAX);
+    let network = match &spec.network {
+        Network::Bridge => "bridge",
+        Network::None => "none",
+        Network::Named(name) => name,
+    };
+    let log_options = [
+        ("max-size", spec.log_max_bytes.max(1).to_string()),
+        ("max-file", spec.log_max_files.max(1).to_string()),
+    ];
+    HostConfig {
+        mounts: Some(spec.mounts.iter().map(mount).collect()),
+        memory: Some(memory),
         // Memory and swap together: no swap.
-        "MemorySwap": spec.memory_bytes,
-        "NanoCpus": (spec.cpu_cores * 1e9).round() as i64,
-        "PidsLimit": spec.pids_limit,
+        memory_swap: Some(memory),
+        nano_cpus: Some((spec.cpu_cores * 1e9).round() as i64),
+        pids_limit: Some(i64::try_from(spec.pids_limit).unwrap_or(i64::MAX)),
         // A first process that reaps, since agents and what they start do not.
-        "Init": true,
-        "SecurityOpt": ["no-new-privileges"],
-        "CapDrop": ["ALL"],
-        "CapAdd": spec.cap_add,
-        "IpcMode": "private",
-        "NetworkMode": match &spec.network {
-            Network::Bridge => "bridge",
-            Network::None => "none",
-            Network::Named(name) => name,
-        },
+        init: Some(true),
+        security_opt: Some(vec!["no-new-privileges".to_owned()]),
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        cap_add: Some(spec.cap_add.clone()),
+        ipc_mode: Some("private".to_owned()),
+        network_mode: Some(network.to_owned()),
         // The one driver whose log gives back what was written: `local` of Docker 20.10 drops newlines.
-        "LogConfig": { "Type": "json-file", "Config": {
-            "max-size": spec.log_max_bytes.max(1).to_string(),
-            "max-file": spec.log_max_files.max(1).to_string(),
-        } },
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("json-file".to_owned()),
+            config: Some(log_options.map(|(name, value)| (name.to_owned(), value)).into()),
+        }),
         // Removal by the engine would race the reading of the exit status.
-        "AutoRemove": false,
-        "RestartPolicy": { "Name": "no" },
-    })
+        auto_remove: Some(false),
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        ..HostConfig::default()
+    }
 }
 
 /// A host path must exist: unlike `Binds`, `Mounts` does not make an empty directory, owned by root, in its place.
-fn mount(mount: &Mount) -> Value {
+fn mount(mount: &Mount) -> EngineMount {
     let (kind, source) = match &mount.source {
-        MountSource::Host(path) => ("bind", path),
-        MountSource::Volume(name) => ("volume", name),
+        MountSource::Host(path) => (MountType::BIND, path),
+        MountSource::Volume(name) => (MountType::VOLUME, name),
     };
-    json!({ "Type": kind, "Source": source, "Target": mount.target, "ReadOnly": mount.read_only })
+    EngineMount {
+        typ: Some(kind),
+        source: Some(source.clone()),
+        target: Some(mount.target.clone()),
+        read_only: Some(mount.read_only),
+        ..EngineMount::default()
+    }
 }
 
 /// As the engine takes it.
@@ -106,6 +117,8 @@ pub(super) fn environment(env: &std::collections::BTreeMap<String, String>) -> V
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn spec() -> ContainerSpec {
@@ -139,7 +152,7 @@ mod tests {
 
     #[test]
     fn says_only_what_the_caller_said() {
-        let config = config(&spec());
+        let config = serde_json::to_value(config(&spec())).unwrap();
         assert!(
             config.get("Entrypoint").is_none(),
             "null would be one too, on some engines"
@@ -150,7 +163,7 @@ mod tests {
 
     #[test]
     fn limits_are_in_the_engines_units() {
-        let host = host_config(&spec());
+        let host = serde_json::to_value(host_config(&spec())).unwrap();
         assert_eq!(host["NanoCpus"], 100_000_000);
         assert_eq!(host["Memory"], host["MemorySwap"]);
         assert_eq!(

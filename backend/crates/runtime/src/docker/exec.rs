@@ -6,14 +6,12 @@
 use std::pin::Pin;
 use std::time::Duration;
 
+use bollard::models::ExecConfig;
 use futures_util::StreamExt;
-use hyper::Method;
-use serde::Deserialize;
-use serde_json::json;
 use tokio::io::AsyncWrite;
 use tokio::time::sleep;
 
-use super::client::{Call, Client, encode};
+use super::client::{Client, Subject, segment};
 use super::create::environment;
 use super::stdcopy::Frames;
 use crate::error::{Result, RuntimeError};
@@ -25,42 +23,31 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How many failed looks in a row are taken for an absence of the engine that will pass.
 const MOST_FAILURES: u32 = 60;
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Created {
-    id: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Process {
-    running: bool,
-    exit_code: Option<i64>,
-}
-
 pub(super) async fn exec(client: &Client, id: &ContainerId, spec: &ExecSpec) -> Result<Exec> {
-    let mut config = json!({
-        "AttachStdin": spec.stdin,
-        "AttachStdout": true,
-        "AttachStderr": true,
-        "Tty": false,
-        "Cmd": spec.command,
-        "Env": environment(&spec.env),
-    });
-    if let Some(working_dir) = &spec.working_dir {
-        config["WorkingDir"] = json!(working_dir);
-    }
-    if let Some(user) = &spec.user {
-        config["User"] = json!(user);
-    }
-    let created: Created = client
-        .json(&client.on("exec", Method::POST, &id.0, "/exec").json(&config))
+    let config = ExecConfig {
+        attach_stdin: Some(spec.stdin),
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        tty: Some(false),
+        cmd: Some(spec.command.clone()),
+        env: Some(environment(&spec.env)),
+        working_dir: spec.working_dir.clone(),
+        user: spec.user.clone(),
+        ..ExecConfig::default()
+    };
+    let (container, config) = (&segment(&id.0), &config);
+    let created = client
+        .make(client.on("exec", id), |engine| async move {
+            engine.docker.create_exec(container, config.clone()).await
+        })
         .await?;
-    let path = format!("/exec/{}", encode(&created.id));
-    let start = client
-        .call("exec", Method::POST, &format!("{path}/start"))
-        .json(&json!({ "Detach": false, "Tty": false }));
-    let (socket, read_ahead) = client.hijack(start).await?;
+    let process = segment(&created.id);
+    let start = &format!("/exec/{process}/start");
+    let (socket, read_ahead) = client
+        .make(client.call("exec", Subject::Engine), |engine| async move {
+            engine.hijack(start, r#"{"Detach":false,"Tty":false}"#).await
+        })
+        .await?;
     let (read, write) = socket.split();
     let stdin = spec
         .stdin
@@ -68,22 +55,24 @@ pub(super) async fn exec(client: &Client, id: &ContainerId, spec: &ExecSpec) -> 
     Ok(Exec {
         stdin,
         output: Frames::new(read, &read_ahead).boxed(),
-        exit: Box::pin(exit(client.clone(), format!("{path}/json"))),
+        exit: Box::pin(exit(client.clone(), process)),
     })
 }
 
 /// The exit code comes a little after the end of the output, or long after it, if the process closed its pipes.
-async fn exit(client: Client, path: String) -> Result<i64> {
-    let call: Call<'static> = client.call("exec", Method::GET, &path);
+async fn exit(client: Client, process: String) -> Result<i64> {
+    let process = process.as_str();
     let mut pause = FIRST_PAUSE;
     let mut failures = 0;
     loop {
-        match client.json::<Process>(&call).await {
-            Ok(Process {
-                running: false,
-                exit_code: Some(code),
-            }) => return Ok(code),
-            Ok(_) => failures = 0,
+        let look = client.make(client.call("exec", Subject::Engine), |engine| async move {
+            engine.docker.inspect_exec(process).await
+        });
+        match look.await {
+            Ok(seen) => match (seen.running, seen.exit_code) {
+                (Some(false), Some(code)) => return Ok(code),
+                _ => failures = 0,
+            },
             Err(error) if error.is_transient() && failures < MOST_FAILURES => failures += 1,
             Err(error) => return Err(lost(error)),
         }

@@ -1,29 +1,27 @@
 //! Files inside a container, through the engine's archive endpoints: they work in images without a shell, resolve
 //! symlinks within the container's root and see its mounts, whether or not it runs.
 //!
-//! Source: `GET` and `PUT /containers/{id}/archive` of the Docker Engine API reference.
+//! Source: `HEAD`, `GET` and `PUT /containers/{id}/archive` of the Docker Engine API reference.
 
 use std::io::Read;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper::{Method, Response};
-use serde::Deserialize;
+use bollard::body_full;
+use bollard::container::PathStatResponse;
+use bollard::query_parameters::{
+    ContainerArchiveInfoOptionsBuilder, DownloadFromContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+};
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt;
 use tar::{Archive, Builder, EntryType, Header};
 
-use super::client::{Call, Client, body, within};
+use super::client::{Client, segment, within};
 use super::lifecycle::{self, is_not_found};
 use super::user;
 use crate::error::{FileError, Result, RuntimeError};
 use crate::types::ContainerId;
 
-/// Where the engine tells what a path is.
-const STAT_HEADER: &str = "x-docker-container-path-stat";
 /// What an archive of one file may add to it: headers (long names are entries of their own) and padding.
 const ARCHIVE_OVERHEAD: u64 = 64 << 10;
 /// The block of an archive.
@@ -35,27 +33,6 @@ const NEW_FILE_MODE: u32 = 0o644;
 /// The type bits of a mode as Go has them, of which none is set for a regular file.
 const GO_MODE_TYPE: u32 = 0x8F28_0000;
 const GO_MODE_SYMLINK: u32 = 0x0800_0000;
-
-/// What a path is.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Stat {
-    size: u64,
-    mode: u32,
-    /// Where a symlink leads in the end, within the container.
-    #[serde(default)]
-    link_target: String,
-}
-
-impl Stat {
-    const fn is_symlink(&self) -> bool {
-        self.mode & GO_MODE_SYMLINK != 0
-    }
-
-    const fn is_file(&self) -> bool {
-        self.mode & GO_MODE_TYPE == 0
-    }
-}
 
 /// Who a file belongs to, and what they may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,14 +47,18 @@ pub(super) async fn read(client: &Client, id: &ContainerId, path: &str, limit: u
 }
 
 async fn fetch(client: &Client, id: &ContainerId, path: &str, limit: u64) -> Result<Bytes> {
-    let (_, stat, response) = open(client, id, "read_file", path).await?;
+    let (target, size) = resolve(client, id, "read_file", path).await?;
     let too_large = || file_error(path, FileError::TooLarge { limit });
-    if stat.size > limit {
+    if size > limit {
         return Err(too_large());
     }
     // The file may have grown since the engine looked.
     let most = usize::try_from(limit.saturating_add(ARCHIVE_OVERHEAD)).unwrap_or(usize::MAX);
-    let archive = body(response, most).await?;
+    let archive = download(client, id, "read_file", &target, most).await;
+    let archive = archive.map_err(|error| missing(path, error))?;
+    if archive.len() == most {
+        return Err(too_large());
+    }
     let contents = unpack(&archive).map_err(|error| RuntimeError::Broken(error.to_string()))?;
     if contents.len() as u64 > limit {
         return Err(too_large());
@@ -98,8 +79,8 @@ pub(super) async fn write(client: &Client, id: &ContainerId, path: &str, content
 }
 
 async fn put(client: &Client, id: &ContainerId, path: &str, contents: &Bytes) -> Result<()> {
-    let (target, ownership) = match open(client, id, "write_file", path).await {
-        Ok((target, _, response)) => (target, existing(response).await?),
+    let (target, ownership) = match existing(client, id, path).await {
+        Ok(found) => found,
         Err(RuntimeError::File {
             error: FileError::NotFound,
             ..
@@ -114,13 +95,20 @@ async fn put(client: &Client, id: &ContainerId, path: &str, contents: &Bytes) ->
         return Err(file_error(path, FileError::NotAFile));
     };
     let archive = pack(name, contents, ownership).map_err(|error| RuntimeError::Broken(error.to_string()))?;
-    let call = client
-        .on("write_file", Method::PUT, &id.0, "/archive")
-        .query("path", directory)
+    let options = &UploadToContainerOptionsBuilder::default()
+        .path(directory)
         // Or a directory that came to be there meanwhile would be replaced with all that is in it.
-        .query("noOverwriteDirNonDir", "1")
-        .tar(archive);
-    client.done(&call).await.map_err(|error| missing(path, error))
+        .no_overwrite_dir_non_dir("1")
+        .build();
+    let (name, archive) = (&segment(&id.0), &Bytes::from(archive));
+    let answer = client.make(client.on("write_file", id), |engine| async move {
+        let body = body_full(archive.clone());
+        engine
+            .docker
+            .upload_to_container(name, Some(options.clone()), body)
+            .await
+    });
+    answer.await.map_err(|error| missing(path, error))
 }
 
 /// What a new file is given.
@@ -148,28 +136,32 @@ async fn accounts(client: &Client, id: &ContainerId, path: &str) -> Result<Strin
     }
 }
 
-/// Begins to fetch a regular file, through a symlink if it is one. Gives the path behind it, too.
-async fn open(
+/// The path of a regular file behind symlinks, and its size.
+async fn resolve(
     client: &Client,
     id: &ContainerId,
     operation: &'static str,
     path: &str,
-) -> Result<(String, Stat, Response<Incoming>)> {
+) -> Result<(String, u64)> {
     if !path.starts_with('/') || path.ends_with('/') {
         return Err(file_error(path, FileError::NotAFile));
     }
     let mut target = path.to_owned();
     // The engine tells the end of a chain of symlinks. More than one step means that it changed under our eyes.
     for _ in 0..3 {
-        let call: Call<'_> = client
-            .on(operation, Method::GET, &id.0, "/archive")
-            .query("path", &target);
-        let response = client.send(&call).await.map_err(|error| missing(path, error))?;
-        let stat = stat(&response).map_err(|message| call.refused(None, message))?;
-        if stat.is_file() {
-            return Ok((target, stat, response));
+        let stat = match stat(client, id, operation, &target).await {
+            Ok(stat) => stat,
+            // The answer to a HEAD has no words, which tell what is missing. The same GET has them.
+            Err(error @ RuntimeError::Refused { .. }) => {
+                let told = download(client, id, operation, &target, BLOCK).await.err();
+                return Err(missing(path, told.unwrap_or(error)));
+            }
+            Err(error) => return Err(error),
+        };
+        if stat.file_mode & GO_MODE_TYPE == 0 {
+            return Ok((target, u64::try_from(stat.size).unwrap_or(0)));
         }
-        if !stat.is_symlink() {
+        if stat.file_mode & GO_MODE_SYMLINK == 0 {
             break;
         }
         target = stat.link_target;
@@ -177,37 +169,65 @@ async fn open(
     Err(file_error(path, FileError::NotAFile))
 }
 
-fn stat(response: &Response<Incoming>) -> Result<Stat, String> {
-    let header = response
-        .headers()
-        .get(STAT_HEADER)
-        .ok_or("the engine does not tell what the path is")?;
-    let json = STANDARD.decode(header).map_err(|error| error.to_string())?;
-    serde_json::from_slice(&json).map_err(|error| error.to_string())
+async fn stat(
+    client: &Client,
+    id: &ContainerId,
+    operation: &'static str,
+    path: &str,
+) -> Result<PathStatResponse> {
+    let options = &ContainerArchiveInfoOptionsBuilder::default().path(path).build();
+    let name = &segment(&id.0);
+    client
+        .make(client.on(operation, id), |engine| async move {
+            engine
+                .docker
+                .get_container_archive_info(name, Some(options.clone()))
+                .await
+        })
+        .await
 }
 
-/// Reads no further than the first header of the archive, whatever the file's length.
-async fn existing(response: Response<Incoming>) -> Result<Ownership> {
-    let mut body = response.into_body();
-    let mut read = Vec::with_capacity(BLOCK);
-    while read.len() < BLOCK {
-        let broken = |words: String| RuntimeError::Broken(words);
-        let frame = body
-            .frame()
-            .await
-            .ok_or_else(|| broken("the archive is empty".to_owned()))?;
-        if let Ok(data) = frame.map_err(|error| broken(error.to_string()))?.into_data() {
-            read.extend_from_slice(&data[..data.len().min(BLOCK - read.len())]);
-        }
-    }
-    let header = Header::from_byte_slice(&read);
-    let fields = (|| Ok((header.uid()?, header.gid()?, header.mode()?)))();
-    let (uid, gid, mode) = fields.map_err(|error: std::io::Error| RuntimeError::Broken(error.to_string()))?;
-    Ok(Ownership {
-        uid,
-        gid,
-        mode: mode & 0o7777,
-    })
+/// The archive of a file, as far as `most` bytes.
+async fn download(
+    client: &Client,
+    id: &ContainerId,
+    operation: &'static str,
+    path: &str,
+    most: usize,
+) -> Result<Bytes> {
+    let options = &DownloadFromContainerOptionsBuilder::default().path(path).build();
+    let name = &segment(&id.0);
+    client
+        .make(client.on(operation, id), |engine| async move {
+            let mut archive = engine.docker.download_from_container(name, Some(options.clone()));
+            let mut read = BytesMut::new();
+            while read.len() < most
+                && let Some(piece) = archive.next().await
+            {
+                let piece = piece?;
+                read.extend_from_slice(&piece[..piece.len().min(most - read.len())]);
+            }
+            Ok(read.freeze())
+        })
+        .await
+}
+
+/// Where an existing file is and whose. Reads no further than the first header of its archive, whatever its length.
+async fn existing(client: &Client, id: &ContainerId, path: &str) -> Result<(String, Ownership)> {
+    let (target, _) = resolve(client, id, "write_file", path).await?;
+    let head = download(client, id, "write_file", &target, BLOCK).await;
+    let head = head.map_err(|error| missing(path, error))?;
+    let fields = || {
+        let block = head.get(..BLOCK).ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        let header = Header::from_byte_slice(block);
+        Ok(Ownership {
+            uid: header.uid()?,
+            gid: header.gid()?,
+            mode: header.mode()? & 0o7777,
+        })
+    };
+    let ownership = fields().map_err(|error: std::io::Error| RuntimeError::Broken(error.to_string()))?;
+    Ok((target, ownership))
 }
 
 fn unpack(archive: &[u8]) -> std::io::Result<Vec<u8>> {

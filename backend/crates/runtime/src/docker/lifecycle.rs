@@ -1,17 +1,18 @@
 //! Start, look, stop, kill, remove, list.
 
+use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use hyper::{Method, StatusCode};
-use serde::Deserialize;
-use serde_json::json;
+use bollard::models::{self, ContainerStateStatusEnum as Status, ContainerSummaryStateEnum as Listed};
+use bollard::query_parameters::{
+    KillContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
+    StopContainerOptionsBuilder,
+};
 
-use super::client::{Client, within};
+use super::client::{Call, Client, Subject, segment, within};
 use super::wait;
 use crate::error::{Result, RuntimeError};
-use crate::types::{
-    ContainerId, ContainerState, ContainerSummary, ExitStatus, LABEL_MANAGED, LABEL_OWNER, Labels,
-};
+use crate::types::{ContainerId, ContainerState, ContainerSummary, ExitStatus, LABEL_MANAGED, LABEL_OWNER};
 
 /// What `inspect` of the engine tells.
 #[derive(Debug)]
@@ -22,97 +23,69 @@ pub(super) struct Inspected {
     pub(super) state: ContainerState,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct InspectAnswer {
-    state: StateAnswer,
-    config: ConfigAnswer,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct StateAnswer {
-    status: String,
-    #[serde(default)]
-    exit_code: i64,
-    #[serde(default, rename = "OOMKilled")]
-    oom_killed: bool,
-    #[serde(default)]
-    error: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct ConfigAnswer {
-    #[serde(default)]
-    tty: bool,
-    #[serde(default)]
-    user: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct ListAnswer {
-    id: String,
-    #[serde(default)]
-    names: Vec<String>,
-    #[serde(default)]
-    labels: Option<Labels>,
-    state: String,
-    created: u64,
-}
-
-impl From<StateAnswer> for ContainerState {
-    fn from(answer: StateAnswer) -> Self {
-        match answer.status.as_str() {
-            // "configured" and "initialized" are Podman's.
-            "created" | "configured" | "initialized" => Self::Created,
-            status if runs(status) => Self::Running,
-            // "exited", "dead", "removing", Podman's "stopped".
-            _ => Self::Exited(ExitStatus {
-                code: answer.exit_code,
-                oom_killed: answer.oom_killed,
-                error: answer.error.filter(|words| !words.is_empty()),
-            }),
-        }
-    }
-}
-
-fn runs(status: &str) -> bool {
-    matches!(status, "running" | "paused" | "restarting" | "stopping")
-}
-
 pub(super) async fn inspect(client: &Client, id: &ContainerId) -> Result<Inspected> {
-    let call = client.on("inspect", Method::GET, &id.0, "/json");
-    let answer: InspectAnswer = client.json(&call).await?;
+    let call = client.on("inspect", id);
+    let name = &segment(&id.0);
+    let answer = client
+        .make(call, |engine| async move {
+            engine.docker.inspect_container(name, None).await
+        })
+        .await?;
+    let config = answer.config.unwrap_or_default();
     Ok(Inspected {
-        tty: answer.config.tty,
-        user: answer.config.user,
-        state: answer.state.into(),
+        tty: config.tty.unwrap_or(false),
+        user: config.user.unwrap_or_default(),
+        state: state(call, answer.state.unwrap_or_default())?,
     })
 }
 
+fn state(call: Call<'_>, state: models::ContainerState) -> Result<ContainerState> {
+    match state.status {
+        None | Some(Status::EMPTY) => Err(call.not_understood("no state")),
+        Some(Status::CREATED) => Ok(ContainerState::Created),
+        Some(Status::RUNNING | Status::PAUSED | Status::RESTARTING | Status::STOPPING) => {
+            Ok(ContainerState::Running)
+        }
+        Some(Status::EXITED | Status::DEAD | Status::REMOVING) => Ok(ContainerState::Exited(ExitStatus {
+            code: state.exit_code.unwrap_or(0),
+            oom_killed: state.oom_killed.unwrap_or(false),
+            error: state.error.filter(|words| !words.is_empty()),
+        })),
+    }
+}
+
 pub(super) async fn start(client: &Client, id: &ContainerId) -> Result<()> {
+    let name = &segment(&id.0);
     client
-        .done(&client.on("start", Method::POST, &id.0, "/start"))
+        .make(client.on("start", id), |engine| async move {
+            engine.docker.start_container(name, None).await
+        })
         .await
 }
 
 /// The engine counts the grace in whole seconds; ours is rounded up.
 pub(super) async fn stop(client: &Client, id: &ContainerId, grace: Duration) -> Result<()> {
     let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
-    let call = client
-        .on("stop", Method::POST, &id.0, "/stop")
-        .query("t", &seconds.to_string())
-        .limit(Duration::from_secs(seconds).saturating_add(client.limits().call));
-    unless_ended(client.done(&call).await)
+    let seconds = i32::try_from(seconds).unwrap_or(i32::MAX);
+    let mut call = client.on("stop", id);
+    call.limit = call
+        .limit
+        .saturating_add(Duration::from_secs(seconds.unsigned_abs().into()));
+    let options = &StopContainerOptionsBuilder::default().t(seconds).build();
+    let name = &segment(&id.0);
+    let answer = client.make(call, |engine| async move {
+        engine.docker.stop_container(name, Some(options.clone())).await
+    });
+    unless_ended(answer.await)
 }
 
 pub(super) async fn kill(client: &Client, id: &ContainerId) -> Result<()> {
-    let call = client
-        .on("kill", Method::POST, &id.0, "/kill")
-        .query("signal", "SIGKILL");
-    unless_ended(client.done(&call).await)
+    let options = &KillContainerOptionsBuilder::default().signal("SIGKILL").build();
+    let name = &segment(&id.0);
+    let answer = client.make(client.on("kill", id), |engine| async move {
+        engine.docker.kill_container(name, Some(options.clone())).await
+    });
+    unless_ended(answer.await)
 }
 
 /// A container that has ended, or is gone, was stopped well enough. "Is not running" comes as a conflict.
@@ -130,11 +103,15 @@ fn unless_ended(answer: Result<()>) -> Result<()> {
 
 /// Anonymous volumes go with it, named ones stay.
 pub(super) async fn remove(client: &Client, id: &ContainerId) -> Result<()> {
-    let call = client
-        .on("remove", Method::DELETE, &id.0, "")
-        .query("force", "1")
-        .query("v", "1");
-    match client.done(&call).await {
+    let options = &RemoveContainerOptionsBuilder::default()
+        .force(true)
+        .v(true)
+        .build();
+    let name = &segment(&id.0);
+    let answer = client.make(client.on("remove", id), |engine| async move {
+        engine.docker.remove_container(name, Some(options.clone())).await
+    });
+    match answer.await {
         Err(RuntimeError::ContainerNotFound(_)) => Ok(()),
         Err(RuntimeError::Refused {
             status: Some(409),
@@ -149,7 +126,10 @@ pub(super) async fn remove(client: &Client, id: &ContainerId) -> Result<()> {
 async fn removed(client: &Client, id: &ContainerId) -> Result<()> {
     let wait = async {
         let answer = wait::register(client, id, wait::Condition::Removed).await?;
-        super::client::body(answer, wait::ANSWER_LIMIT).await.map(drop)
+        answer
+            .await
+            .map(drop)
+            .map_err(|error| client.on("remove", id).error(error))
     };
     match within("remove", client.limits().call, wait).await {
         Err(RuntimeError::ContainerNotFound(_)) => Ok(()),
@@ -158,31 +138,49 @@ async fn removed(client: &Client, id: &ContainerId) -> Result<()> {
 }
 
 pub(super) async fn list(client: &Client, owner: &str) -> Result<Vec<ContainerSummary>> {
-    let filters = json!({ "label": [LABEL_MANAGED, format!("{LABEL_OWNER}={owner}")] });
-    let call = client
-        .call("list", Method::GET, "/containers/json")
-        .query("all", "1")
-        .query("filters", &filters.to_string());
-    let answer: Vec<ListAnswer> = client.json(&call).await?;
-    Ok(answer.into_iter().map(summary).collect())
+    let labels = vec![LABEL_MANAGED.to_owned(), format!("{LABEL_OWNER}={owner}")];
+    let options = &ListContainersOptionsBuilder::default()
+        .all(true)
+        .filters(&HashMap::from([("label", labels)]))
+        .build();
+    let call = client.call("list", Subject::Engine);
+    let listed = client
+        .make(call, |engine| async move {
+            engine.docker.list_containers(Some(options.clone())).await
+        })
+        .await?;
+    listed
+        .into_iter()
+        .map(|container| summary(container).ok_or_else(|| call.not_understood("a container without an id")))
+        .collect()
 }
 
-fn summary(answer: ListAnswer) -> ContainerSummary {
-    let name = answer.names.first().map_or("", String::as_str);
-    ContainerSummary {
-        id: ContainerId(answer.id),
-        name: name.trim_start_matches('/').to_owned(),
-        labels: answer.labels.unwrap_or_default(),
-        running: runs(&answer.state),
-        created_at: UNIX_EPOCH + Duration::from_secs(answer.created),
-    }
+fn summary(listed: models::ContainerSummary) -> Option<ContainerSummary> {
+    let names = listed.names.unwrap_or_default();
+    let created = u64::try_from(listed.created.unwrap_or(0)).unwrap_or(0);
+    Some(ContainerSummary {
+        id: ContainerId(listed.id?),
+        name: names
+            .first()
+            .map_or("", |name| name.trim_start_matches('/'))
+            .to_owned(),
+        labels: listed.labels.unwrap_or_default().into_iter().collect(),
+        running: matches!(
+            listed.state,
+            Some(Listed::RUNNING | Listed::PAUSED | Listed::RESTARTING | Listed::STOPPING)
+        ),
+        created_at: UNIX_EPOCH + Duration::from_secs(created),
+    })
 }
 
 /// Whether the engine said, in whatever words, that there is no such thing.
 pub(super) fn is_not_found(error: &RuntimeError) -> bool {
     matches!(
         error,
-        RuntimeError::Refused { status: Some(status), .. } if *status == StatusCode::NOT_FOUND.as_u16()
+        RuntimeError::Refused {
+            status: Some(404),
+            ..
+        }
     )
 }
 
@@ -190,32 +188,34 @@ pub(super) fn is_not_found(error: &RuntimeError) -> bool {
 mod tests {
     use super::*;
 
-    fn state(json: &str) -> ContainerState {
-        serde_json::from_str::<StateAnswer>(json).unwrap().into()
+    fn read(json: &str) -> Result<ContainerState> {
+        let call = Call {
+            operation: "inspect",
+            subject: Subject::Engine,
+            limit: Duration::ZERO,
+        };
+        state(call, serde_json::from_str(json).unwrap())
     }
 
     #[test]
-    fn states_of_docker_and_podman() {
+    fn states_of_an_engine() {
         assert_eq!(
-            state(r#"{"Status":"created","ExitCode":127,"Error":"no such file"}"#),
+            read(r#"{"Status":"created","ExitCode":127,"Error":"no such file"}"#).unwrap(),
             ContainerState::Created
         );
-        assert_eq!(state(r#"{"Status":"configured"}"#), ContainerState::Created);
         assert_eq!(
-            state(r#"{"Status":"paused","ExitCode":0}"#),
+            read(r#"{"Status":"paused","ExitCode":0}"#).unwrap(),
             ContainerState::Running
         );
         assert_eq!(
-            state(r#"{"Status":"exited","ExitCode":137,"OOMKilled":true,"Error":""}"#),
+            read(r#"{"Status":"exited","ExitCode":137,"OOMKilled":true,"Error":""}"#).unwrap(),
             ContainerState::Exited(ExitStatus {
                 code: 137,
                 oom_killed: true,
                 error: None
             })
         );
-        assert!(
-            matches!(state(r#"{"Status":"stopped","ExitCode":3}"#), ContainerState::Exited(s) if s.code == 3)
-        );
+        assert!(read("{}").is_err());
     }
 
     #[test]

@@ -1,32 +1,40 @@
 //! The engine's own log of a container's output.
 //!
-//! Source: `GET /containers/{id}/logs` of the Docker Engine API reference.
+//! Source: `GET /containers/{id}/logs` of the Docker Engine API reference. bollard's call takes a point in time in whole
+//! seconds only, as an i32.
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use futures_util::{StreamExt, TryStreamExt};
 use http_body_util::BodyDataStream;
-use hyper::Method;
 use tokio_util::io::StreamReader;
 
 use super::attach::refuse_tty;
-use super::client::Client;
+use super::client::{Client, segment};
 use super::stdcopy::Frames;
 use crate::error::Result;
 use crate::types::{ContainerId, LogsFrom, OutputStream};
 
 pub(super) async fn logs_from(client: &Client, id: &ContainerId, from: LogsFrom) -> Result<OutputStream> {
     refuse_tty(client, id).await?;
-    let mut call = client
-        .on("logs", Method::GET, &id.0, "/logs")
-        .query("stdout", "1")
-        .query("stderr", "1")
-        .query("follow", if from.follow { "1" } else { "0" });
+    let mut target = format!(
+        "/containers/{}/logs?stdout=1&stderr=1&follow={}",
+        segment(&id.0),
+        u8::from(from.follow)
+    );
     if let Some(since) = from.since {
-        call = call.query("since", &timestamp(since));
+        target.push_str("&since=");
+        target.push_str(&timestamp(since));
     }
-    let body = BodyDataStream::new(client.send(&call).await?.into_body());
+    let target = &target;
+    let answer = client
+        .make(
+            client.on("logs", id),
+            |engine| async move { engine.get(target).await },
+        )
+        .await?;
+    let body = BodyDataStream::new(answer.into_body());
     let reader = StreamReader::new(body.map_err(io::Error::other));
     Ok(Frames::new(reader, &bytes::Bytes::new()).boxed())
 }

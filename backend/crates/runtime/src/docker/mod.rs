@@ -31,15 +31,15 @@ mod transport;
 mod user;
 mod version;
 mod wait;
+mod wire;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bollard::models::VolumeCreateRequest;
 use bytes::Bytes;
-use hyper::Method;
-use serde_json::json;
 
-use self::client::Client;
+use self::client::{Client, Subject};
 use self::transport::Endpoint;
 use crate::ContainerRuntime;
 use crate::error::Result;
@@ -105,20 +105,21 @@ impl DockerRuntime {
 #[async_trait]
 impl ContainerRuntime for DockerRuntime {
     async fn ping(&self) -> Result<EngineInfo> {
-        let version = self.client.negotiate().await?;
-        Ok(EngineInfo {
-            version: version.engine,
-            api_version: version.api.to_string(),
-        })
+        self.client.negotiate().await
     }
 
     async fn ensure_volume(&self, name: &str, labels: &Labels) -> Result<()> {
+        let volume = &VolumeCreateRequest {
+            name: Some(name.to_owned()),
+            labels: Some(labels.clone().into_iter().collect()),
+            ..VolumeCreateRequest::default()
+        };
         // The engine answers with the volume that is there, if one is.
-        let call = self
-            .client
-            .call("ensure_volume", Method::POST, "/volumes/create")
-            .json(&json!({ "Name": name, "Labels": labels }));
-        self.client.done(&call).await
+        let call = self.client.call("ensure_volume", Subject::Engine);
+        let made = self.client.make(call, |engine| async move {
+            engine.docker.create_volume(volume.clone()).await
+        });
+        made.await.map(drop)
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<ContainerId> {

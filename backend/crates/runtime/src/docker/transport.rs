@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use bollard::BollardRequest;
 use bytes::Bytes;
-use http_body_util::Full;
+use hyper::Response;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
-use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
@@ -86,6 +86,15 @@ pub(super) enum Failure {
     Http(hyper::Error),
 }
 
+pub(super) fn unavailable(failure: &Failure) -> RuntimeError {
+    let words = match failure {
+        Failure::Connect(error) => error.to_string(),
+        Failure::Http(error) => std::error::Error::source(error)
+            .map_or_else(|| error.to_string(), |source| format!("{error}: {source}")),
+    };
+    RuntimeError::Unavailable(words)
+}
+
 /// Makes the connections, and knows the tasks that drive them.
 #[derive(Debug, Clone)]
 pub(super) struct Transport {
@@ -108,7 +117,7 @@ impl Transport {
     }
 
     /// Sends a request and waits for the head of the answer.
-    pub(super) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Failure> {
+    pub(super) async fn send(&self, request: BollardRequest) -> Result<Response<Incoming>, Failure> {
         let socket = self.endpoint.open().await.map_err(Failure::Connect)?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(socket))
             .await

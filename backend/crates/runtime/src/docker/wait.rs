@@ -3,20 +3,24 @@
 //! Source: `POST /containers/{id}/wait` of the Docker Engine API reference. The engine sends the head of its answer once
 //! it has begun to wait, and the body when the container has ended.
 
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
-use hyper::{Method, Response};
-use serde::Deserialize;
+use bollard::errors::Error;
+use bollard::models::ContainerWaitResponse;
+use bollard::query_parameters::WaitContainerOptionsBuilder;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use super::client::{Client, body, within};
+use super::client::{Client, segment, within};
 use super::lifecycle;
-use crate::error::{Result, RuntimeError};
+use super::wire::Answered;
+use crate::error::Result;
 use crate::types::{ContainerId, ContainerState, ExitStatus, ExitWatch};
 
-/// The longest answer that is read.
-pub(super) const ANSWER_LIMIT: usize = 64 << 10;
 /// The pauses between attempts while the engine is away.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -30,18 +34,8 @@ pub(super) enum Condition {
     Removed,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Answer {
-    status_code: i64,
-    error: Option<AnswerError>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct AnswerError {
-    message: Option<String>,
-}
+/// The engine's answer, when it comes.
+pub(super) type Answer = BoxFuture<'static, Result<ExitStatus, Error>>;
 
 pub(super) async fn watch(client: &Client, id: &ContainerId) -> Result<ExitWatch> {
     let registered = register(client, id, Condition::NextExit).await?;
@@ -49,30 +43,44 @@ pub(super) async fn watch(client: &Client, id: &ContainerId) -> Result<ExitWatch
 }
 
 /// Returns once the engine waits.
-pub(super) async fn register(
-    client: &Client,
-    id: &ContainerId,
-    condition: Condition,
-) -> Result<Response<Incoming>> {
+pub(super) async fn register(client: &Client, id: &ContainerId, condition: Condition) -> Result<Answer> {
     let condition = match condition {
         Condition::NextExit => "next-exit",
         Condition::Removed => "removed",
     };
-    let call = client
-        .on("wait", Method::POST, &id.0, "/wait")
-        .query("condition", condition);
-    client.send(&call).await
+    let options = &WaitContainerOptionsBuilder::default()
+        .condition(condition)
+        .build();
+    let name = &segment(&id.0);
+    client
+        .make(client.on("wait", id), |engine| async move {
+            // bollard tells only of the body.
+            let begun = Arc::new(Notify::new());
+            let answered = Answered(Arc::clone(&begun));
+            let docker = engine.docker.with_request_modifier(move |mut request| {
+                request.extensions_mut().insert(answered.clone());
+                request
+            });
+            let mut answers = docker.wait_container(name, Some(options.clone())).boxed();
+            let mut answer: Answer = async move { told(answers.next().await) }.boxed();
+            tokio::select! {
+                biased;
+                told = &mut answer => told.map(|status| std::future::ready(Ok(status)).boxed()),
+                () = begun.notified() => Ok(answer),
+            }
+        })
+        .await
 }
 
 /// Waits through every absence of the engine, until the container has ended or is gone.
-async fn follow(client: Client, id: ContainerId, registered: Response<Incoming>) -> Result<ExitStatus> {
+async fn follow(client: Client, id: ContainerId, registered: Answer) -> Result<ExitStatus> {
     let mut waiting = Some(registered);
     let mut pause = FIRST_PAUSE;
     loop {
-        if let Some(response) = waiting.take() {
+        if let Some(answer) = waiting.take() {
             let since = Instant::now();
             tokio::select! {
-                told = answer(response) => match told {
+                told = answer => match told {
                     Ok(told) => return Ok(details(&client, &id, told).await),
                     Err(error) => tracing::debug!(container = %id, %error, "the wait for an exit broke"),
                 },
@@ -86,24 +94,29 @@ async fn follow(client: Client, id: ContainerId, registered: Response<Incoming>)
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
         match register(&client, &id, Condition::NextExit).await {
-            Ok(response) => waiting = Some(response),
+            Ok(answer) => waiting = Some(answer),
             Err(error) if error.is_transient() => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-async fn answer(response: Response<Incoming>) -> Result<ExitStatus> {
-    let bytes = body(response, ANSWER_LIMIT).await?;
-    let answer: Answer =
-        serde_json::from_slice(&bytes).map_err(|error| RuntimeError::Broken(error.to_string()))?;
+/// bollard takes an exit code above 0 for an error.
+fn told(answer: Option<Result<ContainerWaitResponse, Error>>) -> Result<ExitStatus, Error> {
+    let (code, error) = match answer {
+        Some(Ok(answer)) => (answer.status_code, answer.error.and_then(|error| error.message)),
+        Some(Err(Error::DockerContainerWaitError { error, code })) => (code, Some(error)),
+        Some(Err(error)) => return Err(error),
+        None => {
+            return Err(Error::IOError {
+                err: io::ErrorKind::UnexpectedEof.into(),
+            });
+        }
+    };
     Ok(ExitStatus {
-        code: answer.status_code,
+        code,
         oom_killed: false,
-        error: answer
-            .error
-            .and_then(|error| error.message)
-            .filter(|words| !words.is_empty()),
+        error: error.filter(|words| !words.is_empty()),
     })
 }
 
