@@ -7,12 +7,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use futures_util::StreamExt;
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncWrite, WriteHalf};
 
 use super::client::{Client, segment};
 use super::lifecycle;
 use super::stdcopy::Frames;
-use super::transport::WriteHalf;
+use super::transport::Socket;
 use crate::error::{Result, RuntimeError};
 use crate::types::{Attachment, ContainerId};
 
@@ -22,15 +22,14 @@ pub(super) async fn attach(client: &Client, id: &ContainerId) -> Result<Attachme
         "/containers/{}/attach?stream=1&stdin=1&stdout=1&stderr=1",
         segment(&id.0)
     );
-    let (socket, read_ahead) = client
+    let connection = client
         .make(client.on("attach", id), |engine| async move {
             engine.hijack(target, "").await
         })
         .await?;
-    let (read, write) = socket.split();
     Ok(Attachment {
-        stdin: Box::pin(Stdin(write)),
-        output: Frames::new(read, &read_ahead).boxed(),
+        stdin: Box::pin(Stdin(connection.write)),
+        output: Frames::new(connection.read, &connection.read_ahead).boxed(),
     })
 }
 
@@ -44,7 +43,7 @@ pub(super) async fn refuse_tty(client: &Client, id: &ContainerId) -> Result<()> 
 
 /// Input to a container, which no attachment can end (see [`super`]). Closing the write side of the connection would
 /// only lose the output that is still to come.
-struct Stdin(WriteHalf);
+struct Stdin(WriteHalf<Socket>);
 
 impl AsyncWrite for Stdin {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {

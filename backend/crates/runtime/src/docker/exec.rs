@@ -43,18 +43,17 @@ pub(super) async fn exec(client: &Client, id: &ContainerId, spec: &ExecSpec) -> 
         .await?;
     let process = segment(&created.id);
     let start = &format!("/exec/{process}/start");
-    let (socket, read_ahead) = client
+    let connection = client
         .make(client.call("exec", Subject::Engine), |engine| async move {
             engine.hijack(start, r#"{"Detach":false,"Tty":false}"#).await
         })
         .await?;
-    let (read, write) = socket.split();
     let stdin = spec
         .stdin
-        .then(|| -> Pin<Box<dyn AsyncWrite + Send>> { Box::pin(write) });
+        .then(|| -> Pin<Box<dyn AsyncWrite + Send>> { Box::pin(connection.write) });
     Ok(Exec {
         stdin,
-        output: Frames::new(read, &read_ahead).boxed(),
+        output: Frames::new(connection.read, &connection.read_ahead).boxed(),
         exit: Box::pin(exit(client.clone(), process)),
     })
 }

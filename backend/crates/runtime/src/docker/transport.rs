@@ -1,8 +1,9 @@
 //! Sockets to the engine, and HTTP/1.1 over them: one connection per request, as the engine's own clients do.
 
+use std::fmt::Debug;
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,8 +14,9 @@ use hyper::Response;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, WriteHalf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Result, RuntimeError};
@@ -67,33 +69,23 @@ impl Endpoint {
 
     async fn open(&self) -> io::Result<Socket> {
         match self {
-            Self::Unix(path) => UnixStream::connect(path).await.map(Socket::Unix),
+            Self::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
             Self::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                Ok(Socket::Tcp(stream))
+                Ok(Box::new(stream))
             }
         }
     }
 }
 
-/// Why an exchange with the engine came to nothing.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// No connection.
-    Connect(io::Error),
-    /// It broke.
-    Http(hyper::Error),
-}
+/// A connection.
+pub(super) type Socket = Box<dyn Stream>;
 
-pub(super) fn unavailable(failure: &Failure) -> RuntimeError {
-    let words = match failure {
-        Failure::Connect(error) => error.to_string(),
-        Failure::Http(error) => std::error::Error::source(error)
-            .map_or_else(|| error.to_string(), |source| format!("{error}: {source}")),
-    };
-    RuntimeError::Unavailable(words)
-}
+/// What a connection can do.
+pub(super) trait Stream: AsyncRead + AsyncWrite + AsFd + Debug + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + AsFd + Debug + Send + Unpin> Stream for S {}
 
 /// Makes the connections, and knows the tasks that drive them.
 #[derive(Debug, Clone)]
@@ -117,161 +109,74 @@ impl Transport {
     }
 
     /// Sends a request and waits for the head of the answer.
-    pub(super) async fn send(&self, request: BollardRequest) -> Result<Response<Incoming>, Failure> {
-        let socket = self.endpoint.open().await.map_err(Failure::Connect)?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(socket))
-            .await
-            .map_err(Failure::Http)?;
+    pub(super) async fn send(&self, request: BollardRequest) -> Result<Response<Incoming>> {
+        let socket = self.endpoint.open().await;
+        let socket = socket.map_err(|error| RuntimeError::Unavailable(error.to_string()))?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await.map_err(broke)?;
         self.drivers.spawn(async move {
             if let Err(error) = connection.with_upgrades().await {
                 tracing::trace!(%error, "a connection to the engine ended badly");
             }
         });
-        sender.send_request(request).await.map_err(Failure::Http)
+        sender.send_request(request).await.map_err(broke)
     }
 }
 
-/// A connection.
+/// The connection broke before an answer came.
+fn broke(error: hyper::Error) -> RuntimeError {
+    let source = std::error::Error::source(&error);
+    RuntimeError::Unavailable(source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}")))
+}
+
+/// The two halves of an upgraded connection, with the bytes that were read too far.
 #[derive(Debug)]
-pub(super) enum Socket {
-    Unix(UnixStream),
-    Tcp(TcpStream),
+pub(super) struct Raw {
+    pub(super) read: ReadHalf,
+    /// Dropping it sends no end of input.
+    pub(super) write: WriteHalf<Socket>,
+    pub(super) read_ahead: Bytes,
 }
 
-impl Socket {
-    /// Takes back the socket of an upgraded connection, with the bytes that were read too far.
-    pub(super) async fn upgraded(response: Response<Incoming>) -> Result<(Self, Bytes), Failure> {
-        let upgraded = hyper::upgrade::on(response).await.map_err(Failure::Http)?;
+impl Raw {
+    pub(super) async fn upgraded(response: Response<Incoming>) -> Result<Self> {
+        let upgraded = hyper::upgrade::on(response).await.map_err(broke)?;
         let parts = upgraded
-            .downcast::<TokioIo<Self>>()
-            .map_err(|_| Failure::Connect(io::Error::other("the upgraded connection is of another kind")))?;
-        Ok((parts.io.into_inner(), parts.read_buf))
-    }
-
-    /// Cuts it in two.
-    pub(super) fn split(self) -> (ReadHalf, WriteHalf) {
-        match self {
-            Self::Unix(stream) => {
-                let (read, write) = stream.into_split();
-                (ReadHalf::Unix(read), WriteHalf(Some(Half::Unix(write))))
-            }
-            Self::Tcp(stream) => {
-                let (read, write) = stream.into_split();
-                (ReadHalf::Tcp(read), WriteHalf(Some(Half::Tcp(write))))
-            }
-        }
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-        }
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+            .downcast::<TokioIo<Socket>>()
+            .map_err(|_| RuntimeError::Broken("the upgraded connection is of another kind".to_owned()))?;
+        let socket = parts.io.into_inner();
+        let connection = socket.as_fd().try_clone_to_owned();
+        let connection = connection.map_err(|error| RuntimeError::Broken(error.to_string()))?;
+        let (half, write) = tokio::io::split(socket);
+        Ok(Self {
+            read: ReadHalf { half, connection },
+            write,
+            read_ahead: parts.read_buf,
+        })
     }
 }
 
 /// The reading half. Dropping it closes the whole connection, whoever holds the other half: the engine must see that
 /// nobody reads, or it goes on holding the container back.
 #[derive(Debug)]
-pub(super) enum ReadHalf {
-    Unix(unix::OwnedReadHalf),
-    Tcp(tcp::OwnedReadHalf),
+pub(super) struct ReadHalf {
+    half: tokio::io::ReadHalf<Socket>,
+    connection: OwnedFd,
 }
 
 impl AsyncRead for ReadHalf {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Unix(half) => Pin::new(half).poll_read(cx, buf),
-            Self::Tcp(half) => Pin::new(half).poll_read(cx, buf),
-        }
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.half).poll_read(cx, buf)
     }
 }
 
 impl Drop for ReadHalf {
     fn drop(&mut self) {
-        // tokio does not offer `shutdown(2)` for both directions, std does, on a duplicate of the descriptor. That
-        // it fails on a connection that is closed already is no news.
-        let closed = match self {
-            Self::Unix(half) => half
-                .as_ref()
-                .as_fd()
-                .try_clone_to_owned()
-                .and_then(|fd| std::os::unix::net::UnixStream::from(fd).shutdown(Shutdown::Both)),
-            Self::Tcp(half) => half
-                .as_ref()
-                .as_fd()
-                .try_clone_to_owned()
-                .and_then(|fd| std::net::TcpStream::from(fd).shutdown(Shutdown::Both)),
-        };
-        if let Err(error) = closed {
+        if let Err(error) = SockRef::from(&self.connection).shutdown(Shutdown::Both) {
             tracing::trace!(%error, "the connection was closed before");
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Half {
-    Unix(unix::OwnedWriteHalf),
-    Tcp(tcp::OwnedWriteHalf),
-}
-
-/// The writing half. Dropping it sends no end of input.
-#[derive(Debug)]
-pub(super) struct WriteHalf(Option<Half>);
-
-impl Drop for WriteHalf {
-    fn drop(&mut self) {
-        match self.0.take() {
-            Some(Half::Unix(half)) => half.forget(),
-            Some(Half::Tcp(half)) => half.forget(),
-            None => {}
-        }
-    }
-}
-
-impl AsyncWrite for WriteHalf {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.get_mut().0 {
-            Some(Half::Unix(half)) => Pin::new(half).poll_write(cx, buf),
-            Some(Half::Tcp(half)) => Pin::new(half).poll_write(cx, buf),
-            None => Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().0 {
-            Some(Half::Unix(half)) => Pin::new(half).poll_shutdown(cx),
-            Some(Half::Tcp(half)) => Pin::new(half).poll_shutdown(cx),
-            None => Poll::Ready(Ok(())),
         }
     }
 }

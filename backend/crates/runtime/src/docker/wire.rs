@@ -13,7 +13,8 @@ use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, UPGRADE};
 use hyper::{Method, Response, StatusCode};
 use tokio::sync::Notify;
 
-use super::transport::{Socket, Transport, unavailable};
+use super::transport::{Raw, Transport};
+use crate::error::RuntimeError;
 
 /// The name of every engine: a socket has none, and HTTP/1.1 wants one.
 const ENGINE: &str = "engine";
@@ -56,9 +57,7 @@ impl Wire {
             .insert(HOST, HeaderValue::from_static(ENGINE));
         let answered = request.extensions_mut().remove::<Answered>();
         let sent = self.transport.send(request).await;
-        let response = sent.map_err(|failure| Error::IOError {
-            err: io::Error::other(unavailable(&failure)),
-        })?;
+        let response = sent.map_err(wrapped)?;
         if let Some(Answered(notify)) = answered.filter(|_| response.status().is_success()) {
             notify.notify_one();
         }
@@ -86,8 +85,8 @@ impl Engine {
         self.exchange(request(Method::GET, target, Bytes::new())?).await
     }
 
-    /// Turns a connection into a raw one by a POST, and gives it with the bytes that already came over it.
-    pub(super) async fn hijack(&self, target: &str, json: &'static str) -> Result<(Socket, Bytes), Error> {
+    /// Turns a connection into a raw one by a POST.
+    pub(super) async fn hijack(&self, target: &str, json: &'static str) -> Result<Raw, Error> {
         let mut request = request(Method::POST, target, Bytes::from_static(json.as_bytes()))?;
         let headers = request.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -99,11 +98,7 @@ impl Engine {
                 message: "the engine (or a proxy before it) does not upgrade connections".to_owned(),
             });
         }
-        Socket::upgraded(response)
-            .await
-            .map_err(|failure| Error::IOError {
-                err: io::Error::other(unavailable(&failure)),
-            })
+        Raw::upgraded(response).await.map_err(wrapped)
     }
 
     async fn exchange(&self, request: BollardRequest) -> Result<Response<Incoming>, Error> {
@@ -122,6 +117,13 @@ impl Engine {
             status_code: status.as_u16(),
             message,
         })
+    }
+}
+
+/// Our words in bollard's, which [`Call::error`](super::client::Call::error) unwraps.
+fn wrapped(error: RuntimeError) -> Error {
+    Error::IOError {
+        err: io::Error::other(error),
     }
 }
 

@@ -21,7 +21,7 @@ async fn a_hundred_short_lives_are_all_seen() {
             (String::from_utf8(out).unwrap() == format!("life {i}\n"), status)
         }
     });
-    let seen: Vec<_> = within(100, lives.buffer_unordered(8).collect()).await;
+    let seen: Vec<_> = within(100, lives.buffer_unordered(16).collect()).await;
     assert_eq!(seen.iter().filter(|(line, _)| *line).count(), 100);
     assert_eq!(
         seen.iter().filter(|(_, status)| *status == exited(7)).count(),
