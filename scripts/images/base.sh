@@ -21,7 +21,7 @@ if image_exists "$image"; then
     exit 0
 fi
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/kandev-base.XXXXXX")
+work=$(mktemp -d -t kandev-base.XXXXXX)
 trap 'as_root rm -rf "$work"' EXIT
 
 # The Node.js binary comes from the npm registry, which has it for each architecture.

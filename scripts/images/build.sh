@@ -61,7 +61,7 @@ build() {
         return
     fi
     say "building $image"
-    context=$(mktemp -d "${TMPDIR:-/tmp}/kandev-image.XXXXXX")
+    context=$(mktemp -d -t kandev-image.XXXXXX)
     trap 'rm -rf "$context"' EXIT
     cp -R "$root/dockerfiles/$name/." "$context"
     vendor "$context" "$base"

@@ -14,7 +14,7 @@ esac
 base_image=$(scripts/images/base.sh "$base")
 say "building kandev (release)"
 cargo build --release -p kandev
-context=$(mktemp -d "${TMPDIR:-/tmp}/kandev-image.XXXXXX")
+context=$(mktemp -d -t kandev-image.XXXXXX)
 trap 'rm -rf "$context"' EXIT
 cp "$target_dir/release/kandev" "$context"
 say "building kandev/server:latest"
