@@ -313,14 +313,21 @@ async fn nul_and_lone_surrogates_are_kept() {
             "{text} in {page}"
         );
     }
+    let resolved = text_of(&stack, &format!("/agents/{id}/events?kind=permission_resolved")).await;
+    assert!(resolved.contains(r#""request_id":"\u0000\ud800""#), "{resolved}");
     let state = text_of(&stack, &format!("/agents/{id}/session")).await;
     assert!(state.contains(r#""title":"t\u0000"#), "{state}");
-    for (n, answer) in [
+    for (n, answer, kept) in [
         (
             5,
-            r#""result":{"stopReason":"end_turn","usage":{"a":"\ud800"},"_meta":"\ud801"}"#,
+            r#""result":{"stopReason":"end_turn","usage":{"a":"\ud800"}}"#,
+            r#""usage":{"a":"\ud800"}"#,
         ),
-        (6, r#""error":{"code":-1,"message":"","data":["\ud802"]}"#),
+        (
+            6,
+            r#""error":{"code":-1,"message":"","data":["\ud802"]}"#,
+            r#""data":["\ud802"]"#,
+        ),
     ] {
         let turn = stack
             .prompt(&id, &format!(r#"/raw {{"jsonrpc":"2.0","id":{n},{answer}}}"#))
@@ -328,8 +335,11 @@ async fn nul_and_lone_surrogates_are_kept() {
         stack
             .until(&format!("/agents/{id}/status"), |s| s["turn_state"] == "idle")
             .await;
+        // Once in the turn and once in the event of its end.
         let turn = text_of(&stack, &format!("/agents/{id}/turns/{turn}")).await;
-        assert!(turn.contains(r"\ud80"), "{turn}");
+        assert!(turn.contains(kept), "{turn}");
+        let ends = text_of(&stack, &format!("/agents/{id}/events?kind=turn_ended&after={n}")).await;
+        assert!(ends.contains(kept), "{ends}");
     }
     assert_eq!(stack.turn(&id, "/say fine").await["text"], "fine");
     assert_eq!(stack.instance(&id).await["status"], "running");

@@ -121,11 +121,9 @@ async fn prompts_before_the_session_wait_for_it() {
         .await
         .refused(409, "conflict");
     assert_eq!(stack.turn(&id, "/say third").await["text"], "third");
-    let texts: Vec<_> = turns(&stack, &id)
-        .await
-        .iter()
-        .map(|t| t["text"].clone())
-        .collect();
+    let mut turns = turns(&stack, &id).await;
+    turns.sort_by_key(|t| t["started_at"].as_str().unwrap().to_owned());
+    let texts: Vec<_> = turns.iter().map(|t| &t["text"]).collect();
     assert_eq!(texts, ["first", "early", "third"]);
     stack.settle().await;
 }
