@@ -49,6 +49,21 @@ async fn stdin_can_be_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_the_output_closes_the_connection_though_stdin_is_held() {
+    let world = World::new();
+    let running = world.run_script("sleep 60").await;
+    let spec = ExecSpec {
+        stdin: true,
+        ..command(&["/bin/sleep", "60"])
+    };
+    let exec = world.runtime.exec(&running.id, &spec).await.unwrap();
+    let mut stdin = exec.stdin.unwrap();
+    drop(exec.output);
+    let error = within(5, stdin.write_all(b"anybody there?\n")).await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn environment_directory_and_user() {
     let world = World::new();
     let running = world.run_script("sleep 60").await;
