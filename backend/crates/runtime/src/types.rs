@@ -167,9 +167,11 @@ impl fmt::Debug for Attachment {
 pub struct ExitStatus {
     /// The exit code; 128 + n when signal n ended it.
     pub code: i64,
-    /// The kernel killed a process of this container for memory. On Docker that is any process at any time of its life:
-    /// the agent ran out of memory if `code` is 137 too and nobody killed it; else it is a hint. Rarely missed.
+    /// The agent ran out of memory, if nobody else killed it: `oom_hint`, and `code` is 137. Who stops or kills a
+    /// container must not believe it, for the hint may be of an earlier time. Rarely missed.
     pub oom_killed: bool,
+    /// The kernel killed some process of this container for memory, at any time of its life.
+    pub oom_hint: bool,
     /// The engine's own words, if it had any.
     pub error: Option<String>,
 }
@@ -177,6 +179,21 @@ pub struct ExitStatus {
 /// Resolves once, when the container has ended, with its true exit status. Outlasts absences of the engine. On Docker
 /// it waits for the output of every attachment to be read or dropped.
 pub type ExitWatch = Pin<Box<dyn Future<Output = Result<ExitStatus>> + Send>>;
+
+impl ExitStatus {
+    /// The code of a process that SIGKILL ended.
+    const KILLED: i64 = 137;
+
+    /// A status with what the engine tells of memory.
+    pub(crate) const fn new(code: i64, oom_hint: bool, error: Option<String>) -> Self {
+        Self {
+            code,
+            oom_killed: oom_hint && code == Self::KILLED,
+            oom_hint,
+            error,
+        }
+    }
+}
 
 /// How a container stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -246,3 +263,21 @@ pub struct LogsFrom {
 
 /// Default time limit of one engine call.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_agents_own_end_is_out_of_memory() {
+        for (code, hint, killed) in [
+            (137, true, true),
+            (137, false, false),
+            (0, true, false),
+            (3, true, false),
+        ] {
+            let status = ExitStatus::new(code, hint, None);
+            assert_eq!((status.oom_killed, status.oom_hint), (killed, hint), "{code}");
+        }
+    }
+}

@@ -46,11 +46,14 @@ fn state(call: Call<'_>, state: models::ContainerState) -> Result<ContainerState
         Some(Status::RUNNING | Status::PAUSED | Status::RESTARTING | Status::STOPPING) => {
             Ok(ContainerState::Running)
         }
-        Some(Status::EXITED | Status::DEAD | Status::REMOVING) => Ok(ContainerState::Exited(ExitStatus {
-            code: state.exit_code.unwrap_or(0),
-            oom_killed: state.oom_killed.unwrap_or(false),
-            error: state.error.filter(|words| !words.is_empty()),
-        })),
+        Some(Status::EXITED | Status::DEAD | Status::REMOVING) => {
+            let error = state.error.filter(|words| !words.is_empty());
+            Ok(ContainerState::Exited(ExitStatus::new(
+                state.exit_code.unwrap_or(0),
+                state.oom_killed.unwrap_or(false),
+                error,
+            )))
+        }
     }
 }
 
@@ -209,11 +212,7 @@ mod tests {
         );
         assert_eq!(
             read(r#"{"Status":"exited","ExitCode":137,"OOMKilled":true,"Error":""}"#).unwrap(),
-            ContainerState::Exited(ExitStatus {
-                code: 137,
-                oom_killed: true,
-                error: None
-            })
+            ContainerState::Exited(ExitStatus::new(137, true, None))
         );
         assert!(read("{}").is_err());
     }

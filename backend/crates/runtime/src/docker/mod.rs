@@ -1,9 +1,9 @@
 //! Docker, or what speaks its API (Podman).
 //!
-//! The client is our own, on hyper. One of the Docker crates (bollard 0.21.1) was read and put aside: it logs request
-//! and answer bodies, and so the secrets in a container's environment, at debug level; it drops the API version from
-//! the path of its requests; its upgraded connections cannot be told to close while the writing half lives, which is
-//! what a stalled engine waits for; and its output decoder gathers whole frames, at less than half the speed.
+//! Requests and answers are bollard's; the connections they go over are our own (see `wire`), for attaching needs one that
+//! can be closed while its stdin is held, which an upgraded connection of bollard's cannot. What else stays with us, and
+//! what was measured: `docs/adr/docker-client.md`. bollard logs request and answer bodies at debug level, and so the
+//! secrets in a container's environment: whoever collects logs must keep it at warn.
 //!
 //! What engines do that callers must know (measured on Docker Engine 20.10, cgroup v1):
 //! - An attachment whose output is not read makes `inspect`, `kill`, `stop`, `remove` *and the exit watch* of that
@@ -13,11 +13,12 @@
 //!   Shutting down the `stdin` of an [`Attachment`] is therefore refused with [`std::io::ErrorKind::Unsupported`] and
 //!   changes nothing. An exec's stdin can be closed.
 //! - The OOM flag of an ended container says that the kernel killed *some* process of it for memory, at any time of its
-//!   life, whatever it died of later: by the agent itself (code 137), by a child that the agent outlived (the agent's
-//!   own code), or before we killed it (code 137 too, so the caller must know its own kills). A kill in the
-//!   moment of the end itself can go unseen, the agent's own too: none of 20 on a quiet machine, 20 of 560 on a loaded
-//!   one, of which the engine's event log had a third, late. So code 137 without the flag, and without a kill of ours,
-//!   may still be an agent out of memory.
+//!   life, whatever it died of later: the agent itself (code 137), a child that the agent outlived (the agent's own
+//!   code), or one before we killed it (code 137 too, so the caller must know its own kills). So the flag is
+//!   [`ExitStatus::oom_hint`](crate::ExitStatus::oom_hint), and with code 137
+//!   [`ExitStatus::oom_killed`](crate::ExitStatus::oom_killed). A kill in the moment of the end itself can go unseen, the
+//!   agent's own too: none of 20 on a quiet machine, 20 of 560 on a loaded one, of which the engine's event log had a
+//!   third, late. So code 137 without the flag, and without a kill of ours, may still be an agent out of memory.
 
 mod attach;
 mod client;

@@ -113,11 +113,8 @@ fn told(answer: Option<Result<ContainerWaitResponse, Error>>) -> Result<ExitStat
             });
         }
     };
-    Ok(ExitStatus {
-        code,
-        oom_killed: false,
-        error: error.filter(|words| !words.is_empty()),
-    })
+    let error = error.filter(|words| !words.is_empty());
+    Ok(ExitStatus::new(code, false, error))
 }
 
 /// Looks at the container now and then, the first time at once: it may have ended before the wait began, and a dead

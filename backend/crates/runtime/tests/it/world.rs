@@ -153,6 +153,7 @@ pub(crate) const fn exited(code: i64) -> ExitStatus {
     ExitStatus {
         code,
         oom_killed: false,
+        oom_hint: false,
         error: None,
     }
 }
