@@ -340,7 +340,7 @@ impl Orchestrator {
             created_at: now,
         };
         let mut tx = self.shared.pool.begin().await.map_err(StoreError::from)?;
-        tasks::insert(&mut tx, &task).await?;
+        tasks::ensure(&mut tx, &task).await?;
         match instances::insert(&mut tx, &new).await {
             Err(StoreError::TaskBusy { task_id }) => return Err(LaunchError::TaskBusy(task_id)),
             inserted => inserted?,

@@ -244,11 +244,13 @@ pub async fn list(
     const FILTER: &str = "(cardinality($1::text[]) = 0 OR i.status = ANY($1)) \
          AND ($2::text IS NULL OR i.agent_type = $2) AND ($3::text IS NULL OR i.task_id = $3)";
     let statuses: Vec<&str> = filter.statuses.iter().map(|s| s.as_str()).collect();
+    let agent_type = filter.agent_type.as_deref().map(pg_text);
+    let task_id = filter.task_id.as_deref().map(pg_text);
     let count = format!("SELECT count(*) FROM agent_instances i WHERE {FILTER}");
     let total: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(count))
         .bind(&statuses)
-        .bind(&filter.agent_type)
-        .bind(&filter.task_id)
+        .bind(agent_type.as_deref())
+        .bind(task_id.as_deref())
         .fetch_one(pool)
         .await?;
     let sql = format!(
@@ -257,8 +259,8 @@ pub async fn list(
     );
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(&statuses)
-        .bind(&filter.agent_type)
-        .bind(&filter.task_id)
+        .bind(agent_type.as_deref())
+        .bind(task_id.as_deref())
         .bind(after.map(|c| c.created_at))
         .bind(after.map(|c| &c.key))
         .bind(limit + 1)

@@ -40,7 +40,9 @@ impl FromStr for Cursor {
     type Err = InvalidCursor;
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let (micros, key) = s.split_once('.').ok_or(InvalidCursor)?;
-        let micros = i64::from_str_radix(micros, 16).map_err(|_| InvalidCursor)?;
+        // Rows are made in our time, and PostgreSQL's timestamps do not reach as far back as a cursor could.
+        let micros = i64::from_str_radix(micros, 16).ok().filter(|micros| *micros >= 0);
+        let micros = micros.ok_or(InvalidCursor)?;
         let created_at = DateTime::from_timestamp_micros(micros).ok_or(InvalidCursor)?;
         if key.is_empty() || key.len() > 128 || key.contains('\0') {
             return Err(InvalidCursor);
@@ -74,7 +76,7 @@ mod tests {
             key: "a.b:c".to_owned(),
         };
         assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        for bad in ["", "x", "zz.a", "10.", "7fffffffffffffff.a"] {
+        for bad in ["", "x", "zz.a", "10.", "7fffffffffffffff.a", "-7000000000000000.a"] {
             assert_eq!(bad.parse::<Cursor>(), Err(InvalidCursor), "{bad}");
         }
     }

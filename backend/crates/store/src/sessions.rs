@@ -143,19 +143,20 @@ pub async fn list(
     after: Option<&Cursor>,
     limit: i64,
 ) -> Result<Page<Session>> {
+    let (task_id, agent_type) = (task_id.map(pg_text), agent_type.map(pg_text));
     let total: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM sessions WHERE ($1::text IS NULL OR task_id = $1) AND ($2::text IS NULL OR agent_type = $2)",
     )
-    .bind(task_id)
-    .bind(agent_type)
+    .bind(task_id.as_deref())
+    .bind(agent_type.as_deref())
     .fetch_one(pool)
     .await?;
     let rows = sqlx::query(
         "SELECT * FROM sessions WHERE ($1::text IS NULL OR task_id = $1) AND ($2::text IS NULL OR agent_type = $2) \
          AND ($3::timestamptz IS NULL OR (created_at, key::text) < ($3, $4)) ORDER BY created_at DESC, key DESC LIMIT $5",
     )
-    .bind(task_id)
-    .bind(agent_type)
+    .bind(task_id.as_deref())
+    .bind(agent_type.as_deref())
     .bind(after.map(|c| c.created_at))
     .bind(after.map(|c| &c.key))
     .bind(limit + 1)

@@ -53,18 +53,30 @@ impl TryFrom<&PgRow> for Task {
 
 /// Stores a new task; false if the id is taken.
 pub async fn insert(connection: &mut PgConnection, task: &Task) -> Result<bool> {
-    let done = sqlx::query(
+    insert_or(connection, task, "NOTHING").await
+}
+
+/// Makes sure that there is the task, and keeps it from being deleted until the transaction ends.
+pub async fn ensure(connection: &mut PgConnection, task: &Task) -> Result<()> {
+    // Changes nothing and locks the row; a deletion under way is waited for, and the task made anew after it.
+    insert_or(connection, task, "UPDATE SET id = EXCLUDED.id").await?;
+    Ok(())
+}
+
+async fn insert_or(connection: &mut PgConnection, task: &Task, on_conflict: &'static str) -> Result<bool> {
+    let sql = format!(
         "INSERT INTO tasks (id, title, description, state, metadata, created_at, updated_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $6) ON CONFLICT (id) DO NOTHING",
-    )
-    .bind(task.id.as_str())
-    .bind(task.title.as_deref().map(pg_text).as_deref())
-    .bind(task.description.as_deref().map(pg_text).as_deref())
-    .bind(pg_text(&task.state).as_ref())
-    .bind(&task.metadata)
-    .bind(task.created_at)
-    .execute(connection)
-    .await?;
+         VALUES ($1, $2, $3, $4, $5, $6, $6) ON CONFLICT (id) DO {on_conflict}"
+    );
+    let done = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(task.id.as_str())
+        .bind(task.title.as_deref().map(pg_text).as_deref())
+        .bind(task.description.as_deref().map(pg_text).as_deref())
+        .bind(pg_text(&task.state).as_ref())
+        .bind(&task.metadata)
+        .bind(task.created_at)
+        .execute(connection)
+        .await?;
     Ok(done.rows_affected() == 1)
 }
 
@@ -84,15 +96,16 @@ pub async fn list(
     after: Option<&Cursor>,
     limit: i64,
 ) -> Result<Page<Task>> {
+    let state = state.map(pg_text);
     let total: i64 = sqlx::query_scalar("SELECT count(*) FROM tasks WHERE $1::text IS NULL OR state = $1")
-        .bind(state)
+        .bind(state.as_deref())
         .fetch_one(pool)
         .await?;
     let rows = sqlx::query(
         "SELECT * FROM tasks WHERE ($1::text IS NULL OR state = $1) \
          AND ($2::timestamptz IS NULL OR (created_at, id) < ($2, $3)) ORDER BY created_at DESC, id DESC LIMIT $4",
     )
-    .bind(state)
+    .bind(state.as_deref())
     .bind(after.map(|c| c.created_at))
     .bind(after.map(|c| &c.key))
     .bind(limit + 1)
@@ -156,20 +169,27 @@ pub enum Deleted {
 
 /// Deletes a task with all its instances, sessions and events, unless one of its instances is active.
 pub async fn delete(pool: &PgPool, id: &TaskId) -> Result<Deleted> {
+    let mut tx = pool.begin().await?;
+    // Waits for a launch that has not committed, whose instance a single statement would take along unseen.
+    let locked = sqlx::query("SELECT 1 FROM tasks WHERE id = $1 FOR UPDATE")
+        .bind(id.as_str())
+        .fetch_optional(&mut *tx)
+        .await?;
+    if locked.is_none() {
+        return Ok(Deleted::Missing);
+    }
     let done = sqlx::query(
         "DELETE FROM tasks WHERE id = $1 AND NOT EXISTS (SELECT 1 FROM agent_instances WHERE task_id = $1 \
          AND status IN ('starting', 'running'))",
     )
     .bind(id.as_str())
-    .execute(pool)
+    .execute(&mut *tx)
     .await?;
-    if done.rows_affected() == 1 {
-        return Ok(Deleted::Done);
-    }
-    Ok(if get(pool, id).await?.is_some() {
-        Deleted::Busy
+    tx.commit().await?;
+    Ok(if done.rows_affected() == 1 {
+        Deleted::Done
     } else {
-        Deleted::Missing
+        Deleted::Busy
     })
 }
 

@@ -122,9 +122,9 @@ pub async fn events(
         .cursor
         .as_deref()
         .filter(|c| !c.is_empty())
-        .map(str::parse::<i64>)
-        .transpose();
-    let cursor = cursor.map_err(|_| ApiError::validation("cursor", "is no cursor of this list"))?;
+        .map(|c| c.parse().ok().filter(|seq: &i64| *seq >= 0))
+        .map(|seq| seq.ok_or_else(|| ApiError::validation("cursor", "is no cursor of this list")))
+        .transpose()?;
     let after = params.after.or(cursor).unwrap_or(0);
     if after < 0 {
         return Err(ApiError::validation("after", "must not be negative"));
