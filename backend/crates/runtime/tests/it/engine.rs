@@ -132,6 +132,29 @@ async fn an_older_engine_takes_over() {
     assert_eq!(fake.seen().len(), 4);
 }
 
+/// What comes back after an absence may be another engine: one that knows the old version, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_was_away_is_asked_again() {
+    let asked = AtomicUsize::new(0);
+    let fake = Fake::new(move |line| match line {
+        "GET /version" if asked.fetch_add(1, Ordering::Relaxed) == 0 => version("1.12", "1.41"),
+        "GET /version" => version("1.12", "1.44"),
+        "GET /v1.41/containers/c1/json" => Reply::Close,
+        _ => state("running", 0),
+    });
+    let runtime = DockerRuntime::connect(Some(&fake.host())).unwrap();
+    assert!(matches!(
+        runtime.inspect(&id()).await,
+        Err(RuntimeError::Unavailable(_))
+    ));
+    assert_eq!(runtime.inspect(&id()).await.unwrap(), ContainerState::Running);
+    let inspects = ["GET /v1.41/containers/c1/json", "GET /v1.44/containers/c1/json"];
+    assert_eq!(
+        fake.seen(),
+        ["GET /version", inspects[0], "GET /version", inspects[1]]
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_make_no_sense() {
     for reply in ["not json", "{}", "[]"] {
