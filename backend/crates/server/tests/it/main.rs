@@ -7,14 +7,20 @@
     reason = "a helper of a test fails the test"
 )]
 
+mod architecture;
+mod bad_input;
 mod config;
 mod endings;
 mod logs;
 mod main_job;
 mod private_postgres;
 mod protocol;
+mod races;
+mod real_agents;
+mod reconcile;
 mod refusals;
 mod resume;
+mod secrets;
 mod serve;
 mod service;
 mod support;

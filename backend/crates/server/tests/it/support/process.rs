@@ -5,16 +5,21 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
 
 /// Generous: the first start makes a cluster, on a machine that does other work.
 const LIMIT: Duration = Duration::from_mins(1);
 
+/// How many lines of its log may wait to be looked at.
+const MAX_LOG: usize = 100_000;
+
 /// A `kandev serve` of one test. Killed when dropped.
 pub(crate) struct Kandev {
     child: Child,
-    lines: Lines<BufReader<ChildStderr>>,
+    lines: mpsc::Receiver<String>,
     /// What it logged until it was ready, and later what was read of it.
     pub(crate) log: Vec<String>,
     /// `http://…`.
@@ -41,7 +46,16 @@ impl Kandev {
             .env("KANDEV_DATA_DIR", data_dir)
             .env("KANDEV_LISTEN", "127.0.0.1:0");
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+        // Read all the time: a log that nobody takes would hold the server up once the pipe is full.
+        let (sender, lines) = mpsc::channel(MAX_LOG);
+        TaskTracker::new().spawn(async move {
+            while let Ok(Some(line)) = stderr.next_line().await {
+                if sender.send(line).await.is_err() {
+                    return;
+                }
+            }
+        });
         Self {
             child,
             lines,
@@ -62,7 +76,7 @@ impl Kandev {
     /// Reads the log up to a line that holds `text`.
     pub(crate) async fn read_until(&mut self, text: &str) -> String {
         let read = async {
-            while let Some(line) = self.lines.next_line().await.unwrap() {
+            while let Some(line) = self.lines.recv().await {
                 self.log.push(line);
                 if self.log.last().unwrap().contains(text) {
                     return;

@@ -1,0 +1,130 @@
+//! Prompts and other commands that cannot be, or not now.
+
+use reqwest::Method;
+use serde_json::json;
+
+use super::{counts, names};
+use crate::support::Stack;
+
+#[tokio::test]
+async fn are_refused_by_field_or_state() {
+    let stack = Stack::start().await;
+    let task = json!({"task_id": "one-at-a-time", "env": {"MOCK_WITHOUT": "image,audio,embeddedContext"}});
+    let id = stack.launch(task.clone()).await;
+    let before = counts(&stack).await;
+
+    stack.try_launch(task).await.refused(409, "conflict");
+    let prompt = format!("/agents/{id}/prompt");
+    let cases = [
+        ("message", json!({})),
+        ("message", json!({"message": 7})),
+        ("prompt", json!({"message": ""})),
+        ("prompt", json!({"message": " \n"})),
+        ("prompt", json!({"prompt": []})),
+        ("prompt", json!({"prompt": [{"type": "text", "text": ""}]})),
+        ("prompt", json!({"message": "x", "prompt": "y"})),
+        ("prompt", json!({"prompt": [{"type": "hologram"}]})),
+        (
+            "prompt",
+            json!({"prompt": [{"type": "image", "data": "eA==", "mimeType": "image/png"}]}),
+        ),
+        (
+            "prompt",
+            json!({"prompt": [{"type": "audio", "data": "eA==", "mimeType": "audio/wav"}]}),
+        ),
+        (
+            "prompt",
+            json!({"prompt": [{"type": "resource", "resource": {"uri": "file:///x", "text": "x"}}]}),
+        ),
+        ("when_busy", json!({"message": "x", "when_busy": "shout"})),
+        ("wait", json!({"message": "x", "wait": "long"})),
+    ];
+    for (field, case) in cases {
+        names(stack.post(&prompt, &case).await, field, &case);
+    }
+    names(
+        stack
+            .post(&format!("/agents/{id}/cancel"), &json!({"reason": 7}))
+            .await,
+        "reason",
+        &json!(7),
+    );
+    names(
+        stack
+            .post(&format!("/agents/{id}/stop"), &json!({"force": "y"}))
+            .await,
+        "force",
+        &json!("y"),
+    );
+    names(
+        stack
+            .call(Method::DELETE, &format!("/agents/{id}?force=y"), None)
+            .await,
+        "force",
+        &json!("y"),
+    );
+    stack
+        .post(&format!("/agents/{id}/resume"), &json!({}))
+        .await
+        .refused(409, "conflict");
+    stack
+        .call(Method::DELETE, "/tasks/one-at-a-time", None)
+        .await
+        .refused(409, "conflict");
+    stack
+        .post("/tasks", &json!({"id": "one-at-a-time"}))
+        .await
+        .refused(409, "conflict");
+    let tasks = [
+        ("id", json!({"id": "a b"})),
+        ("id", json!({"id": ""})),
+        ("state", json!({"state": " "})),
+        ("state", json!({"state": "x".repeat(65)})),
+        ("title", json!({"title": 7})),
+        ("metadata", json!({"metadata": {"a": "\u{0}"}})),
+        ("metadata", json!({"metadata": "x"})),
+    ];
+    for (field, case) in tasks {
+        names(stack.post("/tasks", &case).await, field, &case);
+        names(
+            stack
+                .call(Method::PATCH, "/tasks/one-at-a-time", Some(&case))
+                .await,
+            field,
+            &case,
+        );
+    }
+    let other = json!({"id": "another"});
+    names(
+        stack
+            .call(Method::PATCH, "/tasks/one-at-a-time", Some(&other))
+            .await,
+        "id",
+        &other,
+    );
+    assert_eq!(counts(&stack).await, before);
+    assert_eq!(stack.instance(&id).await["status"], "running");
+
+    stack
+        .post(&format!("/agents/{id}/stop"), &json!({}))
+        .await
+        .expect(200);
+    let before = counts(&stack).await;
+    stack
+        .post(&prompt, &json!({"message": "too late"}))
+        .await
+        .refused(409, "conflict");
+    let never_ready = stack
+        .launch(json!({"env": {"MOCK_INIT": "exit:1"}, "wait": "none"}))
+        .await;
+    stack.ended(&never_ready).await;
+    stack
+        .post(&format!("/agents/{never_ready}/resume"), &json!({}))
+        .await
+        .refused(409, "conflict");
+    let (mut after, containers) = counts(&stack).await;
+    after[0] -= 1;
+    after[1] -= 1;
+    assert_eq!((after, containers), before, "only the launch that was meant");
+    stack.settle().await;
+}

@@ -1,0 +1,110 @@
+//! Pages, filters and times that cannot be.
+
+use serde_json::json;
+
+use super::names;
+use crate::support::Stack;
+
+#[tokio::test]
+async fn of_every_list() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({"prompt": "/say x", "wait": "turn"})).await;
+    let session = stack.instance(&id).await["session_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let lists = [
+        "/agents".to_owned(),
+        "/tasks".to_owned(),
+        "/sessions".to_owned(),
+        format!("/agents/{id}/turns"),
+        format!("/agents/{id}/events"),
+        format!("/agents/{id}/logs"),
+        format!("/sessions/{session}/events"),
+    ];
+    let refused = async |query: &str, field: &str| {
+        names(stack.get(query).await, field, &json!(query));
+    };
+    for list in &lists {
+        for cursor in [
+            "x",
+            "1",
+            "zz.y",
+            ".",
+            "1.",
+            "-1",
+            "0.%00",
+            "7fffffffffffffff.x",
+            "-7000000000000000.x",
+        ] {
+            let plain_number = list.ends_with("/events") || list.ends_with("/logs");
+            if plain_number && cursor == "1" {
+                continue;
+            }
+            let query = format!("{list}?cursor={cursor}");
+            let answer = stack.get(&query).await;
+            // A number that is before everything, or a time at which nothing was.
+            assert!(
+                [200, 400].contains(&answer.status.as_u16()),
+                "{query}: {} {:#}",
+                answer.status,
+                answer.body
+            );
+            if answer.status == 400 {
+                names(answer, "cursor", &json!(query));
+            } else {
+                assert!(
+                    cursor.contains("000.x") || cursor == "-1",
+                    "{query}: {:#}",
+                    answer.body
+                );
+            }
+        }
+        let name = if list.ends_with("/logs") { "tail" } else { "limit" };
+        for limit in ["-1", "x", "1.5", "99999999999999999999", "100001", ""] {
+            refused(&format!("{list}?{name}={limit}"), name).await;
+        }
+    }
+    for list in lists.iter().filter(|l| !l.ends_with("/logs")) {
+        refused(&format!("{list}?limit=0"), "limit").await;
+    }
+    refused("/agents?status=runing", "status").await;
+    refused("/agents?status=running,asleep", "status").await;
+    refused(&format!("/agents/{id}/events?kind=thought"), "kind").await;
+    refused(&format!("/agents/{id}/events?after=-1"), "after").await;
+    refused(&format!("/agents/{id}/events?after=x"), "after").await;
+    refused(&format!("/sessions/{session}/events?after=1"), "after").await;
+    refused(&format!("/agents/{id}/logs?stream=stdin"), "stream").await;
+    refused(&format!("/agents/{id}/logs?level=loud"), "level").await;
+    refused(&format!("/agents/{id}/logs?after=x"), "after").await;
+    refused(&format!("/agents/{id}/logs?follow=perhaps"), "follow").await;
+    for time in [
+        "yesterday",
+        "2026-01-01",
+        "2026-13-01T00:00:00Z",
+        "1767225600",
+        "2026-01-01T00:00:00",
+    ] {
+        refused(&format!("/agents/{id}/logs?since={time}"), "since").await;
+        refused(&format!("/agents/{id}/logs?until={time}"), "until").await;
+    }
+    // Words that match nothing, whatever they are made of.
+    for word in ["%00", "%25", "_", "'", "%F0%9F%A6%80", "no-such"] {
+        for query in [
+            "agents?agent_type",
+            "agents?task_id",
+            "tasks?state",
+            "sessions?task_id",
+            "sessions?agent_type",
+        ] {
+            let page = stack.get(&format!("/{query}={word}")).await.expect(200);
+            assert_eq!(page["total"], 0, "{query}={word}: {page:#}");
+        }
+        let page = stack
+            .get(&format!("/agents/{id}/logs?q={word}"))
+            .await
+            .expect(200);
+        assert!(word == "_" || page["total"] == 0, "{word}: {page:#}");
+    }
+    stack.settle().await;
+}
