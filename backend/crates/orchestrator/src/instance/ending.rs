@@ -193,7 +193,7 @@ impl Actor {
                     LogLevel::Info,
                     format!("the container ended with exit code {}", status.code),
                 );
-                let some_process = status.oom_killed;
+                let some_process = status.oom_hint;
                 self.exit_status = Some(status);
                 if some_process && !self.ran_out_of_memory() {
                     let hint = "the memory limit was hit, and a process of the agent's was killed for it";
