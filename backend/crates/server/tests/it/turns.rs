@@ -168,9 +168,11 @@ async fn a_cancel_ends_the_turn_and_not_the_instance() {
     let id = stack.launch(json!({})).await;
     assert_eq!(cancel(&stack, &id).await, "there is no turn to cancel");
     let turn = stack.prompt(&id, "/say before\n/slow 1000 20").await;
-    prompting(&stack, &id).await;
-    assert_eq!(cancel(&stack, &id).await, "the turn is being cancelled");
     let path = format!("/agents/{id}/turns/{turn}");
+    stack
+        .until(&path, |t| t["text"].as_str().unwrap().starts_with("before"))
+        .await;
+    assert_eq!(cancel(&stack, &id).await, "the turn is being cancelled");
     let turn = stack.until(&path, |t| t["status"] != "running").await;
     assert_eq!(
         (&turn["status"], &turn["stop_reason"]),
