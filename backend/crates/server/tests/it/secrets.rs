@@ -23,7 +23,9 @@ const IMAGELESS: &str = "id = 'imageless'\nname = 'x'\nimage = 'kandev-test/no-s
 #[track_caller]
 fn clean(what: &str, text: &str) {
     for canary in ALL {
-        let hex = canary.bytes().fold(String::new(), |hex, b| format!("{hex}{b:02x}"));
+        let hex = canary
+            .bytes()
+            .fold(String::new(), |hex, b| format!("{hex}{b:02x}"));
         assert!(
             !text.contains(canary) && !text.contains(&hex),
             "{canary} is in {what}: {text}"
