@@ -428,9 +428,13 @@ async fn the_servers_end_ends_its_agents() {
             t["turns"][0]["text"] == "so far"
         })
         .await;
-    let status = stack.kandev.take().unwrap().terminate().await;
+    let mut kandev = stack.kandev.take().unwrap();
+    kandev.signal(rustix::process::Signal::TERM);
+    let status = kandev.ended().await;
     assert!(status.success(), "{status}");
-    assert!(stack.containers().is_empty());
+    let left = stack.containers();
+    kandev.read_until("kandev has stopped").await;
+    assert!(left.is_empty(), "{left:?} {}", kandev.log.join("\n"));
     stack.boot().await;
     for (id, exit) in [(&busy, Some(143)), (&deaf, Some(137)), (&waiting, None)] {
         let instance = stack.instance(id).await;
