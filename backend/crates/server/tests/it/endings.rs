@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{Stack, docker};
 
 /// The parts of an instance that tell its end.
-fn end_of(instance: &Value) -> (&str, Option<&str>, Option<i64>, bool) {
+pub(crate) fn end_of(instance: &Value) -> (&str, Option<&str>, Option<i64>, bool) {
     let error = instance["error"]["code"].as_str();
     let oom = instance["oom_killed"].as_bool().unwrap();
     (
@@ -26,7 +26,7 @@ async fn stop(stack: &Stack, id: &str, body: Value) -> Duration {
     since.elapsed()
 }
 
-async fn first_turn(stack: &Stack, id: &str) -> Value {
+pub(crate) async fn first_turn(stack: &Stack, id: &str) -> Value {
     stack.get(&format!("/agents/{id}/turns")).await.expect(200)["turns"][0].clone()
 }
 
@@ -300,69 +300,6 @@ async fn only_the_agents_own_want_of_memory_is_out_of_memory() {
         end_of(&stack.instance(&id).await),
         ("stopped", None, Some(137), false)
     );
-    stack.settle().await;
-}
-
-#[tokio::test]
-async fn a_handshake_has_its_time() {
-    let stack = Stack::with(&[
-        ("KANDEV_HANDSHAKE_TIMEOUT_SECONDS", "2"),
-        ("KANDEV_STOP_GRACE_SECONDS", "1"),
-    ])
-    .await;
-    let tries = [
-        json!({"MOCK_INIT": "slow:3000"}),
-        json!({"MOCK_INIT": "never"}),
-        json!({"MOCK_NEW": "never"}),
-    ];
-    let server = &stack;
-    let ended = join_all(tries.map(|env| async move {
-        let answer = server
-            .try_launch(json!({"env": env, "prompt": "/say never"}))
-            .await
-            .expect(201);
-        server.ended(answer["id"].as_str().unwrap()).await
-    }))
-    .await;
-    for instance in &ended {
-        assert_eq!(
-            (end_of(instance).0, end_of(instance).1),
-            ("failed", Some("handshake_timeout"))
-        );
-        assert_eq!(
-            first_turn(&stack, instance["id"].as_str().unwrap()).await["status"],
-            "cancelled"
-        );
-    }
-    assert!(stack.containers().is_empty());
-    // A retry for the same task is clean.
-    let id = stack.launch(json!({"task_id": ended[0]["task_id"]})).await;
-    assert_eq!(stack.turn(&id, "/say clean").await["text"], "clean");
-    stack.settle().await;
-}
-
-#[tokio::test]
-async fn an_agent_that_wants_a_login_says_how() {
-    let stack = Stack::start().await;
-    let env = json!({"MOCK_NEW": "error:-32000", "MOCK_AUTH": "1"});
-    let answer = stack.try_launch(json!({"env": env})).await.expect(201);
-    assert_eq!(
-        (&answer["status"], &answer["error"]["code"]),
-        (&json!("failed"), &json!("auth_required"))
-    );
-    let status = stack
-        .get(&format!("/agents/{}/status", answer["id"].as_str().unwrap()))
-        .await
-        .expect(200);
-    let details = &status["error"]["details"];
-    assert_eq!(details["code"], -32000);
-    let method = json!({"id": "mock_login", "name": "Mock login", "description": "Always succeeds"});
-    assert_eq!(details["auth_methods"], json!([method]));
-    let refused = stack
-        .try_launch(json!({"env": {"MOCK_NEW": "error:-32603"}}))
-        .await
-        .expect(201);
-    assert_eq!(refused["error"]["code"], "handshake_failed");
     stack.settle().await;
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::Stack;
 
-async fn of_kind(stack: &Stack, id: &str, kind: &str) -> Vec<Value> {
+pub(crate) async fn of_kind(stack: &Stack, id: &str, kind: &str) -> Vec<Value> {
     stack
         .events(id)
         .await
@@ -243,7 +243,10 @@ async fn updates_keep_their_order_and_their_turn() {
     let turn = stack
         .turn(&id, "/slow 100 0\n/say  \n/say \\n\n/say end\n/late 200 too late")
         .await;
-    let expected: String = (1..=100).map(|n| format!("slow {n}/100 ")).collect();
+    let expected = (1..=100)
+        .map(|n| format!("slow {n}/100 "))
+        .collect::<Vec<_>>()
+        .concat();
     assert_eq!(turn["text"], format!("{expected} \nend"));
     let path = format!("/agents/{id}/events?kind=update,turn_ended&limit=500");
     let page = stack
@@ -363,48 +366,4 @@ async fn stop_and_count(stack: &Stack, id: &str) {
     let seqs: Vec<_> = page.split("{\"seq\":").skip(1).map(number).collect();
     assert_eq!(seqs, (1..=seqs.len()).collect::<Vec<_>>());
     assert!(stack.containers().is_empty());
-}
-
-#[tokio::test]
-async fn permissions_are_answered_by_kind() {
-    let stack = Stack::start().await;
-    for (policy, kinds, selected) in [
-        (
-            "allow",
-            "allow_always,reject_once,allow_once",
-            "selected allow-once",
-        ),
-        (
-            "allow",
-            "reject_once,reject_always,allow_always",
-            "selected allow-always",
-        ),
-        ("allow", "reject_once,else", "cancelled"),
-        (
-            "reject",
-            "allow_always,allow_once,reject_always,reject_once",
-            "selected reject-once",
-        ),
-        ("reject", "allow_once,reject_always", "selected reject-always"),
-        ("reject", "allow_once", "cancelled"),
-    ] {
-        let id = stack.launch(json!({"permission_policy": policy})).await;
-        let turn = stack.turn(&id, &format!("/permission {kinds} keep")).await;
-        assert_eq!(
-            turn["text"],
-            format!("permission: {selected}\n"),
-            "{policy} {kinds}"
-        );
-        let outcome = &of_kind(&stack, &id, "permission_resolved").await[0]["data"]["outcome"];
-        assert_eq!(outcome["outcome"], *selected.split(' ').next().unwrap());
-        assert_eq!(
-            of_kind(&stack, &id, "permission_requested").await[0]["turn_id"],
-            turn["id"]
-        );
-        stack
-            .post(&format!("/agents/{id}/stop"), &json!({"force": true}))
-            .await
-            .expect(200);
-    }
-    stack.settle().await;
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Kandev, TestDatabase};
 
 /// Generous: the engine shares two cores with other tests.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 
 /// A running service of one test. When dropped, its containers, volumes and database go too.
 pub(crate) struct Stack {
