@@ -144,7 +144,13 @@ impl Orchestrator {
         let close_journal = CancellationToken::new();
         let abandon_journal = CancellationToken::new();
         let closing = CancellationToken::new();
-        let journal = Journal::start(&parts.pool, Arc::clone(&parts.clock), &tracker, close_journal.clone(), abandon_journal.clone());
+        let journal = Journal::start(
+            &parts.pool,
+            Arc::clone(&parts.clock),
+            &tracker,
+            close_journal.clone(),
+            abandon_journal.clone(),
+        );
         let slots = Slots::new(parts.settings.max_instances.max(1));
         let shared = Arc::new(Shared {
             pool: parts.pool,
@@ -523,7 +529,10 @@ impl Orchestrator {
             tracing::warn!("some instances have not ended; the next start takes care of them");
         }
         self.close_journal.cancel();
-        if tokio::time::timeout(CLOSE_LIMIT, self.shared.tracker.wait()).await.is_err() {
+        if tokio::time::timeout(CLOSE_LIMIT, self.shared.tracker.wait())
+            .await
+            .is_err()
+        {
             self.abandon_journal.cancel();
             self.shared.tracker.wait().await;
         }

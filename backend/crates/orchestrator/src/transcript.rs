@@ -24,7 +24,9 @@ pub struct TurnText {
 /// Joins the message of a turn from the journal, so that it is right at any time, also in the middle of the turn.
 pub async fn turn_text(pool: &PgPool, turn: &Turn) -> Result<TurnText, StoreError> {
     let mut joined = TurnText::default();
-    let Some(first) = turn.first_seq else { return Ok(joined) };
+    let Some(first) = turn.first_seq else {
+        return Ok(joined);
+    };
     let mut query = EventQuery {
         after: first,
         until: turn.last_seq,

@@ -191,7 +191,7 @@ async fn young_containers_and_those_of_others_are_left_alone() {
     let patient = |s: &mut Settings| s.orphan_grace = Duration::from_hours(1);
     let world = World::with(FaultyRuntime::new(), patient).await;
     let young = container(&world.runtime, &world.owner, InstanceId::generate()).await;
-    let other_owner = format!("{}-other", world.owner);
+    let other_owner = world.other_owner();
     let foreign = container(&world.runtime, &other_owner, InstanceId::generate()).await;
     world.runtime.rounds(4).await;
     assert_eq!(

@@ -35,6 +35,15 @@ fn stray(owner: &str, instance: &str) -> String {
         .unwrap()
 }
 
+/// A container that no stack takes away at its end.
+struct Foreign(String);
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        docker(&["rm", "-f", &self.0]);
+    }
+}
+
 /// Waits until the deployment has exactly these containers; only the engine knows.
 async fn until_containers(stack: &Stack, expected: &[&str]) {
     let deadline = Instant::now() + LIMIT;
@@ -175,7 +184,7 @@ async fn strays_are_reaped_and_those_of_others_are_not() {
     let id = stack.launch(json!({})).await;
     let own = stack.containers();
     let other = format!("{}-other", stack.owner);
-    let foreign = stray(&other, &InstanceId::generate().to_string());
+    let foreign = Foreign(stray(&other, &InstanceId::generate().to_string()));
     // Of an instance that is in no row, of one that is no instance, and of one that has ended.
     let ended = stack.launch(json!({})).await;
     stack
@@ -194,8 +203,11 @@ async fn strays_are_reaped_and_those_of_others_are_not() {
         "--filter",
         &format!("label=kandev.owner={other}"),
     ]);
-    docker(&["rm", "-f", &foreign]);
-    assert_eq!(others, [foreign], "another deployment's container still runs");
+    assert_eq!(
+        others,
+        [foreign.0.as_str()],
+        "another deployment's container still runs"
+    );
     stack.settle().await;
 }
 

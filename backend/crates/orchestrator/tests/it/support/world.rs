@@ -131,6 +131,11 @@ impl World {
         }
     }
 
+    /// Of containers that are none of ours, which go with the world all the same.
+    pub(crate) fn other_owner(&self) -> String {
+        format!("{}-other", self.owner)
+    }
+
     pub(crate) async fn instance(&self, id: InstanceId) -> Instance {
         instances::get(&self.pool, id)
             .await
@@ -225,8 +230,11 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         let label = format!("label=kandev.owner={}", self.owner);
-        for container in docker(&["ps", "-aq", "--filter", &label]) {
-            docker(&["rm", "-f", "-v", &container]);
+        let other = format!("label=kandev.owner={}", self.other_owner());
+        for label in [&label, &other] {
+            for container in docker(&["ps", "-aq", "--filter", label]) {
+                docker(&["rm", "-f", "-v", &container]);
+            }
         }
         for volume in docker(&["volume", "ls", "-q", "--filter", &label]) {
             docker(&["volume", "rm", "-f", &volume]);
