@@ -72,6 +72,7 @@ pub struct FrameWriter {
     close: CancellationToken,
     abort: CancellationToken,
     end: watch::Receiver<Option<WriterEnd>>,
+    written: watch::Receiver<u64>,
 }
 
 impl FrameWriter {
@@ -90,6 +91,7 @@ impl FrameWriter {
         let max_bytes = max_bytes.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         let (queue, frames) = mpsc::channel(max_frames.max(1));
         let (ended, end) = watch::channel(None);
+        let (count, written) = watch::channel(0);
         let handle = Self {
             queue,
             bytes: Arc::new(Semaphore::new(max_bytes)),
@@ -97,13 +99,14 @@ impl FrameWriter {
             close: CancellationToken::new(),
             abort: CancellationToken::new(),
             end,
+            written,
         };
         let (close, abort) = (handle.close.clone(), handle.abort.clone());
         tracker.spawn(async move {
             let end = tokio::select! {
                 biased;
                 () = abort.cancelled() => WriterEnd::Aborted,
-                end = write_all(stdin, frames, &close) => end,
+                end = write_all(stdin, frames, &close, &count) => end,
             };
             ended.send_replace(Some(end));
         });
@@ -153,6 +156,11 @@ impl FrameWriter {
         self.abort.cancel();
     }
 
+    /// How many frames have been written, and told anew whenever there are more.
+    pub fn written(&self) -> watch::Receiver<u64> {
+        self.written.clone()
+    }
+
     /// Waits until writing has ended. Resolves at once with [`WriterEnd::Failed`] when the agent's stdin breaks.
     pub async fn ended(&self) -> WriterEnd {
         let mut end = self.end.clone();
@@ -176,16 +184,20 @@ async fn write_all(
     mut stdin: impl AsyncWrite + Unpin,
     mut frames: mpsc::Receiver<Queued>,
     close: &CancellationToken,
+    written: &watch::Sender<u64>,
 ) -> WriterEnd {
     let result = async {
         while let Some(first) = next(&mut frames, close).await {
             stdin.write_all(&first.frame).await?;
             drop(first);
-            for _ in 1..FLUSH_AFTER {
+            let mut batch = 1;
+            while batch < FLUSH_AFTER {
                 let Ok(more) = frames.try_recv() else { break };
                 stdin.write_all(&more.frame).await?;
+                batch += 1;
             }
             stdin.flush().await?;
+            written.send_modify(|count| *count += batch as u64);
         }
         if !close.is_cancelled() {
             return Ok(WriterEnd::Released);

@@ -17,10 +17,13 @@
 //! what each line of output means in [`output`].
 
 mod actor;
+mod catch_up;
 mod ending;
 mod handshake;
 mod output;
 mod pump;
+mod reconnect;
+mod saved;
 mod turns;
 
 use kandev_domain::content::{Prompt, PromptError};
@@ -32,6 +35,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub(crate) use actor::{Actor, Parts};
 pub use ending::Failure;
+pub(crate) use reconnect::TakeUp;
+pub(crate) use saved::Saved;
 
 /// As JSON. What an agent wrote stays as it wrote it: through a `Value` (and so through `json!`), a lone surrogate or a
 /// number too large would not come, and `json!` panics then.

@@ -165,7 +165,7 @@ impl LaunchError {
 }
 
 /// The session that an instance goes on with.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ResumeFrom {
     /// The agent's id.
     pub session_id: String,

@@ -38,9 +38,12 @@ pub(crate) struct Shared {
     pub runtime: Arc<dyn ContainerRuntime>,
     pub journal: journal::Journal,
     pub clock: Arc<dyn Clock>,
+    pub sealer: Sealer,
     pub settings: Settings,
     pub slots: slots::Slots,
     pub tracker: TaskTracker,
+    /// Every instance is to be let go, for another process to take up.
+    pub leave: CancellationToken,
     /// Every instance is to end, since the server does.
     pub stop_agents: CancellationToken,
 }

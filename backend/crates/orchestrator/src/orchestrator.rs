@@ -8,13 +8,15 @@ use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::{Refusal, WhenBusy};
 use kandev_domain::status::PermissionPolicy;
-use kandev_domain::{AgentType, Clock, InstanceId, TaskId};
+use kandev_domain::{AgentType, Clock, EventKind, InstanceId, TaskId, TurnStatus};
 use kandev_runtime::ContainerRuntime;
 use kandev_store::instances::{self, Instance, NewInstance};
-use kandev_store::journal::Position;
+use kandev_store::journal::{EventQuery, Position};
 use kandev_store::tasks::{self, Task};
+use kandev_store::turns::Turn;
 use kandev_store::{PgPool, StoreError, sessions};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -22,10 +24,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::catalogue::Catalogue;
 use crate::instance::{
-    Accepted, Actor, Cancelled, Command, Handle, Parts as ActorParts, PromptRefused, View,
+    Accepted, Actor, Cancelled, Command, Handle, Parts as ActorParts, PromptRefused, Saved, TakeUp, View,
 };
 use crate::journal::Journal;
-use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom};
+use crate::launch::{self, InstanceSpec, LaunchError, LaunchOptions, LaunchRequest, ResumeFrom};
 use crate::secrets::Sealer;
 use crate::settings::Settings;
 use crate::slots::Slots;
@@ -95,9 +97,8 @@ impl Drop for Launching {
 
 /// Launches instances and hands commands to them.
 pub struct Orchestrator {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     catalogue: Catalogue,
-    sealer: Sealer,
     held: Arc<Held>,
     close_journal: CancellationToken,
     abandon_journal: CancellationToken,
@@ -157,26 +158,24 @@ impl Orchestrator {
             runtime: parts.runtime,
             journal,
             clock: parts.clock,
+            sealer: parts.sealer,
             settings: parts.settings,
             slots,
             tracker,
+            leave: CancellationToken::new(),
             stop_agents: CancellationToken::new(),
         });
         let orchestrator = Arc::new(Self {
             shared: Arc::clone(&shared),
             catalogue: parts.catalogue,
-            sealer: parts.sealer,
             held: Arc::default(),
             close_journal,
             abandon_journal,
             closing: closing.clone(),
         });
-        let held = Arc::clone(&orchestrator.held);
-        shared.tracker.spawn(reconcile::run(
-            Arc::clone(&shared),
-            move |id| held.has(id),
-            closing,
-        ));
+        shared
+            .tracker
+            .spawn(reconcile::run(Arc::clone(&orchestrator), closing));
         orchestrator
     }
 
@@ -274,15 +273,10 @@ impl Orchestrator {
             shared: Arc::clone(&self.shared),
             spec,
             position: Position::default(),
+            take_up: None,
             created,
         };
-        let held = Arc::clone(&self.held);
-        {
-            // Locked over the start, so that the end of the task finds what it has to take away.
-            let mut handles = lock(&self.held.handles);
-            let handle = Actor::start(parts, move || drop(lock(&held.handles).remove(&id)));
-            handles.insert(id, handle);
-        }
+        self.start_task(parts);
         drop(launching);
         match answer.await {
             Ok(Ok(())) => Ok(Launched { id }),
@@ -296,6 +290,92 @@ impl Orchestrator {
                 "the instance's task ended early".to_owned(),
             )),
         }
+    }
+
+    fn start_task(&self, parts: ActorParts) {
+        let id = parts.spec.id;
+        let held = Arc::clone(&self.held);
+        // Locked over the start, so that the end of the task finds what it has to take away.
+        let mut handles = lock(&self.held.handles);
+        let handle = Actor::start(parts, move || drop(lock(&held.handles).remove(&id)));
+        handles.insert(id, handle);
+    }
+
+    /// True if a task of this process has the instance, or is about to.
+    pub(crate) fn holds(&self, id: InstanceId) -> bool {
+        self.held.has(id)
+    }
+
+    /// Takes an active instance up that no task has. False if what is on record does not suffice.
+    pub(crate) async fn take_up(&self, instance: &Instance) -> Result<bool, StoreError> {
+        let pool = &self.shared.pool;
+        let sealer = &self.shared.sealer;
+        let saved = instance
+            .saved
+            .as_deref()
+            .and_then(|sealed| sealer.open::<Box<RawValue>>(instance.id, sealed).ok());
+        let saved = saved.and_then(|json| serde_json::from_str::<Saved>(json.get()).ok());
+        let secrets = sealer.open::<Secrets>(instance.id, &instance.env_sealed);
+        let options = serde_json::from_str::<LaunchOptions>(&instance.launch);
+        let (Some(saved), Ok(secrets), Ok(options)) = (saved, secrets, options) else {
+            return Ok(false);
+        };
+        let Ok(mcp_servers) = serde_json::from_str(&secrets.mcp_servers) else {
+            return Ok(false);
+        };
+        let position = kandev_store::journal::position(pool, instance.id).await?;
+        let mut queue = Vec::new();
+        let mut updates = 0;
+        for turn in kandev_store::turns::unfinished(pool, instance.id).await? {
+            if turn.status == TurnStatus::Running {
+                updates = updates_of(pool, &turn).await?;
+                continue;
+            }
+            let blocks = serde_json::from_str::<Vec<Value>>(&turn.prompt)
+                .ok()
+                .and_then(|b| Prompt::blocks(b).ok());
+            let Some(prompt) = blocks else { return Ok(false) };
+            queue.push((turn.id, prompt));
+        }
+        let spec = InstanceSpec {
+            id: instance.id,
+            task_id: instance.task_id.clone(),
+            agent_type: saved.entry.clone(),
+            workspace: instance.workspace_path.clone().into(),
+            env: secrets.env,
+            mcp_servers,
+            priority: instance.priority,
+            permission_policy: instance.permission_policy,
+            lifecycle: instance.lifecycle,
+            resume: saved.resume.clone(),
+            options,
+            first_prompt: None,
+        };
+        let limit = spec
+            .options
+            .timeout_seconds
+            .unwrap_or(spec.agent_type.timeout_seconds);
+        let age = (self.shared.clock.now() - instance.created_at)
+            .to_std()
+            .unwrap_or_default();
+        let take_up = TakeUp {
+            saved,
+            status: instance.status,
+            lines: position.lines,
+            queue,
+            updates,
+            life: Duration::from_secs(limit).saturating_sub(age),
+        };
+        // Nobody waits for the container of an instance that has one.
+        let (created, _) = oneshot::channel();
+        self.start_task(ActorParts {
+            shared: Arc::clone(&self.shared),
+            spec,
+            position,
+            take_up: Some(take_up),
+            created,
+        });
+        Ok(true)
     }
 
     async fn session_to_resume(&self, request: &LaunchRequest) -> Result<Option<ResumeFrom>, LaunchError> {
@@ -362,7 +442,8 @@ impl Orchestrator {
             env: request.env.clone(),
             mcp_servers,
         };
-        self.sealer
+        self.shared
+            .sealer
             .seal(id, &secrets)
             .map_err(|e| LaunchError::Internal(e.to_string()))
     }
@@ -396,7 +477,7 @@ impl Orchestrator {
         env: BTreeMap<String, String>,
         prompt: Option<Prompt>,
     ) -> Result<LaunchRequest, LaunchError> {
-        let mut secrets = match self.sealer.open::<Secrets>(old.id, &old.env_sealed) {
+        let mut secrets = match self.shared.sealer.open::<Secrets>(old.id, &old.env_sealed) {
             Ok(secrets) => secrets,
             // The deployment's key has changed: the caller has to say again what was secret.
             Err(_) if old.env_names.iter().all(|name| env.contains_key(name)) => Secrets {
@@ -508,10 +589,14 @@ impl Orchestrator {
         }
     }
 
-    /// Ends every instance and stores the last of what happened.
-    pub async fn shut_down(&self) {
+    /// Stores the last of what happened and lets every instance go, for the next server to take up; or ends them all.
+    pub async fn shut_down(&self, stop_agents: bool) {
         self.closing.cancel();
-        self.shared.stop_agents.cancel();
+        if stop_agents {
+            self.shared.stop_agents.cancel();
+        } else {
+            self.shared.leave.cancel();
+        }
         self.shared.tracker.close();
         let settings = &self.shared.settings;
         let limit = settings.cancel_grace + settings.stop_grace * 2 + SHUTDOWN_MARGIN;
@@ -522,7 +607,7 @@ impl Orchestrator {
                 .collect();
             for watcher in &mut watchers {
                 // An error means that the task has ended.
-                let _ = watcher.wait_for(|view| view.status.is_final()).await;
+                let _ = watcher.wait_for(|_| false).await;
             }
         };
         if tokio::time::timeout(limit, ended).await.is_err() {
@@ -535,6 +620,26 @@ impl Orchestrator {
         {
             self.abandon_journal.cancel();
             self.shared.tracker.wait().await;
+        }
+    }
+}
+
+/// How many updates a running turn had so far.
+async fn updates_of(pool: &PgPool, turn: &Turn) -> Result<u64, StoreError> {
+    let mut query = EventQuery {
+        after: turn.first_seq.unwrap_or(0),
+        until: None,
+        kinds: vec![EventKind::Update],
+        limit: 2000,
+        max_bytes: 4 << 20,
+    };
+    let mut count = 0;
+    loop {
+        let page = kandev_store::journal::events(pool, turn.instance_id, &query).await?;
+        count += page.events.iter().filter(|e| e.turn_id == Some(turn.id)).count() as u64;
+        match page.next_after {
+            Some(next) => query.after = next,
+            None => return Ok(count),
         }
     }
 }

@@ -84,6 +84,11 @@ impl Outbox {
         self.next_seq + self.records.len() as i64
     }
 
+    /// How many lines of each pipe have been counted.
+    pub(crate) const fn lines(&self) -> PipeLines {
+        self.lines
+    }
+
     /// Counts the next line of a pipe, stored or not.
     pub(crate) fn count(&mut self, channel: kandev_runtime::Channel) -> Source {
         match channel {

@@ -22,9 +22,9 @@ use kandev_store::{StoreError, instances, journal, turns};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::Shared;
 use crate::journal::JournalError;
 use crate::outbox::{Context, Outbox};
+use crate::{Orchestrator, Shared};
 
 /// Why a round was given up; the next one tries again.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,8 @@ pub enum ReconcileError {
 /// What a round did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
+    /// Instances that were taken up from a server that has ended.
+    pub taken_up: usize,
     /// Instances that were lost.
     pub lost: usize,
     /// Containers that were removed.
@@ -54,11 +56,8 @@ pub struct Outcome {
 /// How many instances or containers are dealt with at a time: each may take its whole grace to end.
 const AT_ONCE: usize = 8;
 
-pub(crate) async fn run(
-    shared: Arc<Shared>,
-    held: impl Fn(InstanceId) -> bool + Send,
-    closing: CancellationToken,
-) {
+pub(crate) async fn run(orchestrator: Arc<Orchestrator>, closing: CancellationToken) {
+    let shared = &orchestrator.shared;
     let mut interval = tokio::time::interval(shared.settings.reconcile_interval);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -67,27 +66,43 @@ pub(crate) async fn run(
             () = closing.cancelled() => return,
         }
         let round = tokio::select! {
-            round = reconcile(&shared, &held) => round,
+            round = reconcile(&orchestrator) => round,
             () = closing.cancelled() => return,
         };
         match round {
             Ok(outcome) if outcome == Outcome::default() => {}
-            Ok(Outcome { lost, removed, left }) => tracing::info!(lost, removed, left, "reconciled"),
+            Ok(Outcome {
+                taken_up,
+                lost,
+                removed,
+                left,
+            }) => {
+                tracing::info!(taken_up, lost, removed, left, "reconciled");
+            }
             Err(error) => tracing::warn!(%error, "reconciling was given up for now"),
         }
     }
 }
 
-async fn reconcile(
-    shared: &Shared,
-    held: &(impl Fn(InstanceId) -> bool + Send),
-) -> Result<Outcome, ReconcileError> {
+async fn reconcile(orchestrator: &Orchestrator) -> Result<Outcome, ReconcileError> {
+    let shared = orchestrator.shared.as_ref();
+    let held = |id| orchestrator.holds(id);
     let owner = &shared.settings.owner;
     // The engine first: an instance that appears after this has a container that is not in the list, which harms nobody.
     let containers = shared.runtime.list(owner).await?;
     let active = instances::active(&shared.pool, owner).await?;
     let mut lost = Vec::new();
+    let mut taken_up = 0;
     for instance in active.iter().filter(|i| !held(i.id)) {
+        // Not what it was when the list was read: its task may have ended it meanwhile.
+        let now = instances::get(&shared.pool, instance.id).await?;
+        if let Some(now) = now.filter(|now| !now.status.is_final())
+            && !held(now.id)
+            && orchestrator.take_up(&now).await?
+        {
+            taken_up += 1;
+            continue;
+        }
         let what = format!("instance {}", instance.id);
         lost.push(attempt(what, lose(shared, instance, &containers)).boxed());
     }
@@ -103,6 +118,7 @@ async fn reconcile(
     let removed = all(removed).await;
     let count = |of: &[Attempt], which| of.iter().filter(|a| **a == which).count();
     Ok(Outcome {
+        taken_up,
         lost: count(&lost, Attempt::Done),
         removed: count(&removed, Attempt::Done),
         left: count(&lost, Attempt::Left) + count(&removed, Attempt::Left),

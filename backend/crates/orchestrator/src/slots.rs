@@ -11,7 +11,8 @@ type Rank = (std::cmp::Reverse<i32>, InstanceId);
 
 #[derive(Debug)]
 struct State {
-    free: usize,
+    /// Negative while instances that were taken up have more than there are.
+    free: isize,
     waiting: BTreeMap<Rank, oneshot::Sender<Slot>>,
 }
 
@@ -44,6 +45,7 @@ pub(crate) struct Place {
 impl Slots {
     /// So many.
     pub(crate) fn new(count: usize) -> Self {
+        let count = isize::try_from(count).unwrap_or(isize::MAX);
         Self(Arc::new(Mutex::new(State {
             free: count,
             waiting: BTreeMap::new(),
@@ -71,6 +73,12 @@ impl Slots {
         })
     }
 
+    /// Takes a slot whether or not there is one: for an instance that has its container already.
+    pub(crate) fn take(&self) -> Slot {
+        self.lock().free -= 1;
+        Slot(self.clone())
+    }
+
     /// How many are before this one, from 1; none if it does not wait.
     pub(crate) fn position(&self, id: InstanceId) -> Option<usize> {
         self.lock()
@@ -82,6 +90,10 @@ impl Slots {
 
     fn release(&self) {
         let mut state = self.lock();
+        if state.free < 0 {
+            state.free += 1;
+            return;
+        }
         while let Some((_, grant)) = state.waiting.pop_first() {
             if grant.is_closed() {
                 continue;

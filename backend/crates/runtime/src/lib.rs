@@ -52,6 +52,16 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     /// The engine's own log of the output, from a point, followed or not.
     async fn logs_from(&self, id: &ContainerId, from: LogsFrom) -> Result<OutputStream>;
 
+    /// What the engine's own log has, entry by entry with its time, from a time on (that included).
+    async fn log_entries(&self, id: &ContainerId, since: Option<std::time::SystemTime>)
+    -> Result<LogEntries>;
+
+    /// Freezes its processes. Fine if they are.
+    async fn pause(&self, id: &ContainerId) -> Result<()>;
+
+    /// Lets them go on. Fine if they do.
+    async fn unpause(&self, id: &ContainerId) -> Result<()>;
+
     /// Asks it to end (SIGTERM), and kills it after `grace`. Fine if it has ended.
     async fn stop(&self, id: &ContainerId, grace: std::time::Duration) -> Result<()>;
 

@@ -145,6 +145,20 @@ pub struct OutputChunk {
 /// Output in order, until the container's pipes close. Not reading it holds the container back.
 pub type OutputStream = BoxStream<'static, Result<OutputChunk>>;
 
+/// An entry of the engine's log: a line with its newline, or a piece of a long one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// From which pipe.
+    pub channel: Channel,
+    /// When the engine had it, by its clock. All pieces of a line have the same time.
+    pub at: SystemTime,
+    /// What.
+    pub bytes: Bytes,
+}
+
+/// Entries in order, until the log's end.
+pub type LogEntries = BoxStream<'static, Result<LogEntry>>;
+
 /// A container's stdio. Both parts share one connection, and neither outlives `output`.
 pub struct Attachment {
     /// To the container. Dropping it changes nothing. Shutting it down closes the container's stdin, on an engine that

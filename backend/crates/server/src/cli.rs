@@ -21,7 +21,13 @@ pub struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run the service
-    Serve(Settings),
+    Serve {
+        #[command(flatten)]
+        settings: Settings,
+        /// When the service ends, end its agents too. Without it they run on, and the next start takes them up
+        #[arg(long, env = "KANDEV_STOP_AGENTS")]
+        stop_agents: bool,
+    },
     /// Bring the database's schema up to date, and end
     Migrate(Settings),
     /// Look at the configuration
@@ -68,10 +74,13 @@ pub(crate) async fn run(cli: Cli, environment: &Environment) -> ExitCode {
 
 async fn run_command(command: Command, environment: &Environment) -> Result<()> {
     match command {
-        Command::Serve(settings) => {
+        Command::Serve {
+            settings,
+            stop_agents,
+        } => {
             let config = settings.load(environment)?;
             telemetry::start(&config)?;
-            serve::serve(config).await
+            serve::serve(config, stop_agents).await
         }
         Command::Migrate(settings) => {
             let config = settings.load(environment)?;

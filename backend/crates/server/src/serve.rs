@@ -43,7 +43,7 @@ struct Stopping {
 }
 
 /// Runs the service until SIGTERM or SIGINT.
-pub async fn serve(config: Config) -> Result<()> {
+pub async fn serve(config: Config, stop_agents: bool) -> Result<()> {
     let tasks = TaskTracker::new();
     let stopping = Stopping::default();
     tasks.spawn(listen_for_signals(stopping.clone())?);
@@ -58,7 +58,7 @@ pub async fn serve(config: Config) -> Result<()> {
         tracing::info!("kandev has stopped before it was ready");
         return Ok(());
     };
-    let served = serve_with(config, key, listener, database.pool(), &stopping).await;
+    let served = serve_with(config, key, listener, database.pool(), &stopping, stop_agents).await;
     database.close().await;
     // Ends the signal listener if we stop for another reason.
     stopping.gently.cancel();
@@ -85,6 +85,7 @@ async fn serve_with(
     listener: TcpListener,
     pool: &PgPool,
     stopping: &Stopping,
+    stop_agents: bool,
 ) -> Result<()> {
     database::migrate(pool).await?;
     let lock = kandev_store::lock::take(pool, &config.owner, LOCK_PATIENCE).await?;
@@ -125,7 +126,7 @@ async fn serve_with(
         ended = server.into_future() => ended.context("serving ended")?,
         () = drain_limit(stopping) => tracing::warn!("connections that did not end are cut"),
     }
-    orchestrator.shut_down().await;
+    orchestrator.shut_down(stop_agents).await;
     Ok(())
 }
 

@@ -107,6 +107,8 @@ pub struct Instance {
     pub running_at: Option<DateTime<Utc>>,
     /// When it ended.
     pub finished_at: Option<DateTime<Utc>>,
+    /// What another process needs to take it up, encrypted.
+    pub saved: Option<Vec<u8>>,
 }
 
 fn parse<T>(row: &PgRow, id: &str, column: &'static str) -> Result<T>
@@ -161,6 +163,7 @@ impl TryFrom<&PgRow> for Instance {
             created_at: row.try_get("created_at")?,
             running_at: row.try_get("running_at")?,
             finished_at: row.try_get("finished_at")?,
+            saved: row.try_get("saved")?,
         })
     }
 }
@@ -306,6 +309,8 @@ pub struct InstancePatch {
     pub running_at: Option<DateTime<Utc>>,
     /// When it ended.
     pub finished_at: Option<DateTime<Utc>>,
+    /// What another process needs to take it up, encrypted.
+    pub saved: Option<Vec<u8>>,
 }
 
 impl InstancePatch {
@@ -328,7 +333,7 @@ impl InstancePatch {
              oom_killed = coalesce($8, oom_killed), error_code = coalesce($9, error_code), \
              error_message = coalesce($10, error_message), error_details = coalesce($11, error_details), \
              stderr_tail = coalesce($12, stderr_tail), ended_reason = coalesce($13, ended_reason), \
-             running_at = coalesce($14, running_at), finished_at = coalesce($15, finished_at), updated_at = $16 \
+             running_at = coalesce($14, running_at), finished_at = coalesce($15, finished_at), updated_at = $16, saved = coalesce($17, saved) \
              WHERE id = $1 AND status IN ('starting', 'running')",
         )
         .bind(id)
@@ -347,6 +352,7 @@ impl InstancePatch {
         .bind(self.running_at)
         .bind(self.finished_at)
         .bind(now)
+        .bind(&self.saved)
         .execute(connection)
         .await?;
         if done.rows_affected() == 1 {

@@ -76,7 +76,14 @@ mod tests {
             key: "a.b:c".to_owned(),
         };
         assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        for bad in ["", "x", "zz.a", "10.", "7fffffffffffffff.a", "-7000000000000000.a"] {
+        for bad in [
+            "",
+            "x",
+            "zz.a",
+            "10.",
+            "7fffffffffffffff.a",
+            "-7000000000000000.a",
+        ] {
             assert_eq!(bad.parse::<Cursor>(), Err(InvalidCursor), "{bad}");
         }
     }

@@ -18,6 +18,8 @@ use tracing::Instrument;
 use super::ending::{Cause, Ending, Verdict};
 use super::handshake::Call;
 use super::pump::{self, Output, Pump};
+use super::reconnect::Reconnected;
+use super::saved::SavedPhase;
 use super::turns::Turns;
 use super::{Cancelled, Command, Handle, MAILBOX, View};
 use crate::Shared;
@@ -34,6 +36,8 @@ pub(super) enum Phase {
     Creating,
     /// Attached, waited for and started, in this order.
     Connecting,
+    /// Taken up from another process, at what it had come to.
+    Reconnecting(SavedPhase),
     /// The session is being established.
     Handshaking,
     /// Prompts go straight to the agent.
@@ -50,13 +54,14 @@ pub(super) enum Phase {
 pub(super) enum EngineDone {
     Created(Result<ContainerId, RuntimeError>),
     Connected(Result<Connected, RuntimeError>),
+    Reconnected(Result<Reconnected, RuntimeError>),
     Stopped(Result<(), RuntimeError>),
     Removed(Result<(), RuntimeError>),
 }
 
 pub(super) struct Connected {
-    attachment: Attachment,
-    exit: ExitWatch,
+    pub(super) attachment: Attachment,
+    pub(super) exit: ExitWatch,
 }
 
 type EngineCall = Pin<Box<dyn Future<Output = EngineDone> + Send>>;
@@ -64,13 +69,14 @@ type EngineCall = Pin<Box<dyn Future<Output = EngineDone> + Send>>;
 /// The way to the container.
 pub(super) struct Link {
     pub writer: FrameWriter,
+    written: watch::Receiver<u64>,
     pub pump: Pump,
     /// The output has ended.
     pub ended: bool,
 }
 
 /// The session, once established.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct SessionRef {
     pub key: SessionKey,
     pub id: String,
@@ -81,6 +87,8 @@ pub(crate) struct Parts {
     pub shared: Arc<Shared>,
     pub spec: InstanceSpec,
     pub position: Position,
+    /// What another process left, if this one takes the instance up.
+    pub take_up: Option<super::TakeUp>,
     /// Told when there is a container, or that there will be none.
     pub created: oneshot::Sender<Result<(), super::ending::Failure>>,
 }
@@ -117,6 +125,21 @@ pub(crate) struct Actor {
     pub(super) stop_replies: Vec<oneshot::Sender<()>>,
     /// Frames that found the writer's queue full.
     pub(super) unsent: std::collections::VecDeque<Bytes>,
+    /// Frames since the link was made that may not have reached the agent, by number.
+    pub(super) unwritten: std::collections::VecDeque<(u64, Bytes)>,
+    pub(super) numbered: u64,
+    /// Frames of another process of which that was not known.
+    pub(super) ambiguous: Vec<Bytes>,
+    /// When those are decided on.
+    pub(super) resend_at: Option<Instant>,
+    /// Lines of stdout that were stored when the instance was taken up.
+    pub(super) taken_up_at: u64,
+    /// Told when the log has been read up to now: whether something is missing.
+    pub(super) gap: Option<oneshot::Receiver<bool>>,
+    /// An end that was under way.
+    pub(super) taken_cause: Option<Cause>,
+    pub(super) taken_lines: kandev_store::journal::PipeLines,
+    saved_text: String,
     pub(super) handshake_until: Option<Instant>,
     pub(super) life_until: Instant,
     pub(super) idle_since: Option<Instant>,
@@ -135,10 +158,15 @@ impl Actor {
             seq: parts.position.seq,
         };
         let (view, watcher) = watch::channel(first);
+        let mut parts = parts;
+        let take_up = parts.take_up.take();
         let id = parts.spec.id;
         let span = tracing::info_span!("instance", instance_id = %id, agent_type = %parts.spec.agent_type.id);
         let shared = Arc::clone(&parts.shared);
-        let actor = Self::new(parts, view, mailbox);
+        let mut actor = Self::new(parts, view, mailbox);
+        if let Some(take_up) = take_up {
+            actor.restore(take_up);
+        }
         let ended = OnEnd(Some(on_end));
         shared.tracker.spawn(
             async move {
@@ -153,12 +181,13 @@ impl Actor {
         }
     }
 
-    fn new(parts: Parts, view: watch::Sender<View>, mailbox: mpsc::Receiver<Command>) -> Self {
+    pub(super) fn new(parts: Parts, view: watch::Sender<View>, mailbox: mpsc::Receiver<Command>) -> Self {
         let Parts {
             shared,
             spec,
             position,
             created,
+            ..
         } = parts;
         let seconds = spec
             .options
@@ -197,6 +226,15 @@ impl Actor {
             created: Some(created),
             stop_replies: Vec::new(),
             unsent: std::collections::VecDeque::new(),
+            unwritten: std::collections::VecDeque::new(),
+            numbered: 0,
+            ambiguous: Vec::new(),
+            resend_at: None,
+            taken_up_at: 0,
+            gap: None,
+            taken_cause: None,
+            taken_lines: kandev_store::journal::PipeLines::default(),
+            saved_text: String::new(),
             handshake_until: None,
             life_until: Instant::now() + std::time::Duration::from_secs(seconds),
             idle_since: None,
@@ -207,6 +245,16 @@ impl Actor {
     }
 
     async fn run(mut self) {
+        if self.is_taken_up() {
+            self.take_up();
+        } else {
+            self.begin();
+        }
+        self.steps().await;
+    }
+
+    /// A launch: the first step.
+    fn begin(&mut self) {
         let data = serde_json::json!({"status": InstanceStatus::Starting});
         self.event(EventKind::Status, &data);
         if let Some(prompt) = self.spec.first_prompt.take() {
@@ -218,10 +266,19 @@ impl Actor {
             self.log(LogLevel::Info, "waiting for a free slot".to_owned());
             self.reply_created(Ok(()));
         }
+    }
+
+    async fn steps(mut self) {
         loop {
             self.show();
+            self.save();
             self.outbox.flush();
             if matches!(self.phase, Phase::Ended) && self.outbox.is_idle() {
+                break;
+            }
+            // What is under way with the engine is waited for, so that its outcome is on record.
+            if self.shared.leave.is_cancelled() && self.engine.is_none() && self.outbox.is_idle() {
+                self.let_go();
                 break;
             }
             let deadline = self.next_deadline();
@@ -250,8 +307,13 @@ impl Actor {
                     self.unsent.pop_front();
                     if !sent { self.unsent.clear(); }
                 }
-                output = next_output(&mut self.link), if takes_output => self.output(output),
+                gap = known(&mut self.gap), if self.gap.is_some() => { self.gap = None; self.log_was_read(gap); }
+                step = next_of_link(&mut self.link, takes_output, !self.unwritten.is_empty()) => match step {
+                    LinkStep::Written(count) => self.were_written(count),
+                    LinkStep::Output(output) => self.output(output),
+                },
                 () = tokio::time::sleep_until(deadline) => self.time_is_up(),
+                () = self.shared.leave.cancelled(), if !self.shared.leave.is_cancelled() => {}
                 () = self.shared.stop_agents.cancelled(), if self.ending.is_none() && !self.is_over() => {
                     self.end(Cause::Shutdown);
                 }
@@ -270,7 +332,10 @@ impl Actor {
     }
 
     fn takes_output(&self) -> bool {
-        self.link.as_ref().is_some_and(|link| !link.ended) && !self.outbox.is_full() && self.unsent.is_empty()
+        self.link.as_ref().is_some_and(|link| !link.ended)
+            && !self.outbox.is_full()
+            && self.unsent.is_empty()
+            && !self.shared.leave.is_cancelled()
     }
 
     /// Output is not taken because the database does not keep up.
@@ -286,6 +351,35 @@ impl Actor {
                 Effect::View(view) => drop(self.view.send_replace(view)),
             }
         }
+    }
+
+    /// Lets a frame out to the agent, once this step is stored. Until it is known to be written, it is on record.
+    pub(super) fn send(&mut self, frame: Bytes) {
+        self.numbered += 1;
+        self.unwritten.push_back((self.numbered, frame.clone()));
+        self.outbox.effect(Effect::Write(frame));
+    }
+
+    fn were_written(&mut self, count: u64) {
+        while self.unwritten.front().is_some_and(|(number, _)| *number <= count) {
+            self.unwritten.pop_front();
+        }
+    }
+
+    /// Keeps what another process would need, if it has changed.
+    fn save(&mut self) {
+        if self.outbox.is_storing() || matches!(self.phase, Phase::Ended) {
+            return;
+        }
+        let saved = super::raw(&self.saved());
+        if saved.get() == self.saved_text {
+            return;
+        }
+        match self.shared.sealer.seal(self.spec.id, &saved) {
+            Ok(sealed) => self.outbox.patch(|p| p.saved = Some(sealed)),
+            Err(error) => tracing::error!(%error, "the instance could not be taken up from here"),
+        }
+        self.saved_text = String::from(Box::<str>::from(saved));
     }
 
     /// Writes in order: once one frame waits, the following wait behind it.
@@ -412,7 +506,7 @@ impl Actor {
         self.create();
     }
 
-    fn create(&mut self) {
+    pub(super) fn create(&mut self) {
         let shared = Arc::clone(&self.shared);
         let owner = shared.settings.owner.clone();
         let spec = container_spec(&self.spec, &owner);
@@ -431,7 +525,7 @@ impl Actor {
         }));
     }
 
-    fn connect(&mut self, id: ContainerId) {
+    pub(super) fn connect(&mut self, id: ContainerId) {
         let runtime = Arc::clone(&self.shared.runtime);
         self.phase = Phase::Connecting;
         self.engine = Some(Box::pin(async move {
@@ -461,6 +555,7 @@ impl Actor {
                 self.connect(id);
             }
             EngineDone::Created(Err(error)) => self.could_not_create("create", &error),
+            EngineDone::Reconnected(result) => self.reconnected(result),
             EngineDone::Connected(Ok(connected)) => self.connected(connected),
             EngineDone::Connected(Err(error)) => self.could_not_create("start", &error),
             EngineDone::Stopped(_) if self.is_over() => {}
@@ -477,19 +572,25 @@ impl Actor {
     }
 
     fn connected(&mut self, connected: Connected) {
-        let tracker = &self.shared.tracker;
-        let Attachment { stdin, output } = connected.attachment;
-        self.link = Some(Link {
-            writer: FrameWriter::spawn(stdin, tracker),
-            pump: pump::start(output, self.shared.settings.max_line_bytes, tracker),
-            ended: false,
-        });
-        self.exit = Some(connected.exit);
+        self.link(connected);
         self.phase = Phase::Handshaking;
         if self.ending.is_some() {
             return self.terminate();
         }
         self.begin_handshake();
+    }
+
+    pub(super) fn link(&mut self, connected: Connected) {
+        let tracker = &self.shared.tracker;
+        let Attachment { stdin, output } = connected.attachment;
+        let writer = FrameWriter::spawn(stdin, tracker);
+        self.link = Some(Link {
+            written: writer.written(),
+            writer,
+            pump: pump::start(output, self.shared.settings.max_line_bytes, tracker),
+            ended: false,
+        });
+        self.exit = Some(connected.exit);
     }
 
     fn output(&mut self, output: Option<Output>) {
@@ -531,6 +632,14 @@ async fn next<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -
     }
 }
 
+async fn known(gap: &mut Option<oneshot::Receiver<bool>>) -> bool {
+    match gap {
+        // The reading was given up: it has told why by another way.
+        Some(gap) => gap.await.unwrap_or(false),
+        None => std::future::pending().await,
+    }
+}
+
 async fn granted(phase: &mut Phase) -> Option<Slot> {
     match phase {
         // The queue outlives every place in it.
@@ -546,9 +655,22 @@ async fn send_first(writer: Option<FrameWriter>, frame: Option<Bytes>) -> bool {
     }
 }
 
-async fn next_output(link: &mut Option<Link>) -> Option<Output> {
-    match link {
-        Some(link) => link.pump.output.recv().await,
-        None => std::future::pending().await,
+/// What happened on the way to the container.
+enum LinkStep {
+    /// So many frames have been written.
+    Written(u64),
+    /// There is output; none if the reader stopped.
+    Output(Option<Output>),
+}
+
+async fn next_of_link(link: &mut Option<Link>, takes_output: bool, has_unwritten: bool) -> LinkStep {
+    let Some(link) = link else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        biased;
+        Ok(()) = link.written.changed(), if has_unwritten => LinkStep::Written(*link.written.borrow_and_update()),
+        output = link.pump.output.recv(), if takes_output => LinkStep::Output(output),
+        else => std::future::pending().await,
     }
 }

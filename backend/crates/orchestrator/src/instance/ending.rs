@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, TurnStatus};
 use kandev_runtime::{ExitStatus, RuntimeError};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -26,7 +27,7 @@ const EXIT_EXPECTED: Duration = Duration::from_secs(10);
 const KILLED: i64 = 137;
 
 /// Why an instance fails.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Failure {
     /// For programs.
     pub code: FailureCode,
@@ -39,7 +40,7 @@ pub struct Failure {
 }
 
 /// Why an instance is to end.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Cause {
     /// A caller said so.
     Stop { reason: Option<String>, force: bool },
@@ -99,8 +100,12 @@ impl Actor {
             }
             Phase::Handshaking | Phase::Ready => self.terminate(),
             // The engine call under way comes back first; after the container's end nothing is left to do.
-            Phase::Creating | Phase::Connecting | Phase::Draining { .. } | Phase::Removing | Phase::Ended => {
-            }
+            Phase::Creating
+            | Phase::Connecting
+            | Phase::Reconnecting(_)
+            | Phase::Draining { .. }
+            | Phase::Removing
+            | Phase::Ended => {}
         }
     }
 
@@ -158,6 +163,14 @@ impl Actor {
             };
             EngineDone::Stopped(result)
         }));
+    }
+
+    /// Lets the container be: another process takes it up.
+    pub(super) fn let_go(&mut self) {
+        if let Some(link) = &self.link {
+            link.pump.abort.cancel();
+        }
+        self.link = None;
     }
 
     pub(super) fn drop_link(&mut self) {
@@ -502,6 +515,7 @@ impl Actor {
             (_, None) => {
                 consider(Some(self.life_until));
                 consider(self.handshake_until);
+                consider(self.resend_at);
                 consider(self.exit_expected);
                 consider(self.cancel_until());
                 consider(self.turns.running.as_ref().and_then(|r| r.until));
@@ -547,6 +561,7 @@ impl Actor {
             (_, None) if due(Some(self.life_until)) => {
                 self.fail(FailureCode::Timeout, "the instance's time is up".to_owned());
             }
+            (_, None) if due(self.resend_at) => self.resend(),
             (_, None) if due(self.handshake_until) => {
                 let limit = self.shared.settings.handshake_timeout;
                 self.fail(

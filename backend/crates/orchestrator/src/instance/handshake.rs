@@ -13,7 +13,7 @@ use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, SessionKey
 use kandev_store::journal::Change;
 use kandev_store::sessions::{NewSession, SessionFacet};
 use kandev_store::tasks::TaskMetadata;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -21,10 +21,9 @@ use tokio::time::Instant;
 use super::actor::{Actor, Phase, SessionRef};
 use super::ending::{Cause, Failure};
 use crate::launch::OnLost;
-use crate::outbox::Effect;
 
 /// What an answer of the agent's belongs to.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Call {
     Initialize,
     Authenticate,
@@ -36,7 +35,7 @@ pub(super) enum Call {
 }
 
 /// Something to set before the first turn.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Setting {
     Mode(String),
     Model(String),
@@ -80,14 +79,14 @@ impl Actor {
         self.handshake_until = Some(Instant::now() + self.shared.settings.handshake_timeout);
         self.log(LogLevel::Info, "container started".to_owned());
         if let Some(frame) = self.initialize.take() {
-            self.outbox.effect(Effect::Write(frame));
+            self.send(frame);
         }
     }
 
     /// Sends a request that belongs to the handshake or follows it.
     pub(super) fn call(&mut self, tag: Call, call: (&'static str, Value)) {
         match self.peer.request(tag, call.0, &call.1) {
-            Ok((_, frame)) => self.outbox.effect(Effect::Write(frame)),
+            Ok((_, frame)) => self.send(frame),
             Err(error) => self.fail(FailureCode::ProtocolError, error.to_string()),
         }
     }

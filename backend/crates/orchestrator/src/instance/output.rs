@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::actor::{Actor, Phase};
 use super::handshake::Call;
-use crate::outbox::Effect;
 
 /// The event's data.
 #[derive(Serialize)]
@@ -66,7 +65,7 @@ impl Actor {
             }
             Incoming::Batch { reply } => {
                 self.message(source, line);
-                self.outbox.effect(Effect::Write(reply));
+                self.send(reply);
             }
             Incoming::Noise(_) => {
                 let level = LogLevel::guess(&String::from_utf8_lossy(&line[..line.len().min(256)]));
@@ -187,13 +186,11 @@ impl Actor {
             ("session/request_permission", None) => {
                 self.message(source, line);
                 let error = RpcError::new(kandev_acp::rpc_error::INVALID_PARAMS, "params are missing");
-                self.outbox
-                    .effect(Effect::Write(outgoing::respond_error(Some(id), &error)));
+                self.send(outgoing::respond_error(Some(id), &error));
             }
             _ => {
                 self.message(source, line);
-                self.outbox
-                    .effect(Effect::Write(outgoing::method_not_found(id, method)));
+                self.send(outgoing::method_not_found(id, method));
             }
         }
     }
@@ -215,8 +212,7 @@ impl Actor {
         };
         self.event(EventKind::PermissionResolved, &resolved);
         self.outbox.durable();
-        self.outbox
-            .effect(Effect::Write(outgoing::respond(id, &response)));
+        self.send(outgoing::respond(id, &response));
     }
 
     /// The pipes closed, or the connection to the engine broke.

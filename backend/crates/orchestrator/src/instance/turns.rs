@@ -20,7 +20,6 @@ use super::actor::{Actor, Phase};
 use super::ending::Cause;
 use super::handshake::Call;
 use super::{Accepted, PromptRefused, View};
-use crate::outbox::Effect;
 
 /// The turn with the agent.
 #[derive(Debug)]
@@ -51,8 +50,8 @@ struct Queued {
 pub(super) struct Turns {
     pub running: Option<Running>,
     queue: VecDeque<Queued>,
-    last: Option<TurnId>,
-    count: i32,
+    pub last: Option<TurnId>,
+    pub count: i32,
     /// When the last one ended, if it was cancelled.
     cancelled: Option<Instant>,
     /// How many have their end.
@@ -91,6 +90,11 @@ struct TurnEnded<'a> {
 }
 
 impl Turns {
+    /// Puts back a prompt that was accepted before.
+    pub(super) fn put_back(&mut self, id: TurnId, prompt: Prompt) {
+        self.queue.push_back(Queued { id, prompt });
+    }
+
     pub(crate) fn state(&self) -> TurnState {
         match &self.running {
             None => TurnState::Idle,
@@ -234,7 +238,7 @@ impl Actor {
         if let (Some(agent), Some(session)) = (&self.agent, &self.session) {
             let (method, params) = agent.dialect.cancel(&session.id, reason.as_deref());
             match kandev_acp::outgoing::notification(method, &params) {
-                Ok(frame) => self.outbox.effect(Effect::Write(frame)),
+                Ok(frame) => self.send(frame),
                 Err(error) => self.log(
                     LogLevel::Error,
                     format!("the cancel could not be written: {error}"),

@@ -82,6 +82,31 @@ pub(super) async fn stop(client: &Client, id: &ContainerId, grace: Duration) -> 
     unless_ended(answer.await)
 }
 
+/// Fine if it is paused already.
+pub(super) async fn pause(client: &Client, id: &ContainerId) -> Result<()> {
+    let name = &segment(&id.0);
+    let answer = client.make(client.on("pause", id), |engine| async move {
+        engine.docker.pause_container(name).await
+    });
+    unless_so(answer.await, "already paused")
+}
+
+/// Fine if it is not paused.
+pub(super) async fn unpause(client: &Client, id: &ContainerId) -> Result<()> {
+    let name = &segment(&id.0);
+    let answer = client.make(client.on("unpause", id), |engine| async move {
+        engine.docker.unpause_container(name).await
+    });
+    unless_so(answer.await, "not paused")
+}
+
+fn unless_so(answer: Result<()>, words: &str) -> Result<()> {
+    match answer {
+        Err(RuntimeError::Refused { message, .. }) if message.contains(words) => Ok(()),
+        answer => answer,
+    }
+}
+
 pub(super) async fn kill(client: &Client, id: &ContainerId) -> Result<()> {
     let options = &KillContainerOptionsBuilder::default().signal("SIGKILL").build();
     let name = &segment(&id.0);

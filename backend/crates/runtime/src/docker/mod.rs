@@ -34,7 +34,7 @@ mod version;
 mod wait;
 mod wire;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bollard::models::VolumeCreateRequest;
@@ -46,7 +46,7 @@ use crate::ContainerRuntime;
 use crate::error::Result;
 use crate::types::{
     Attachment, CALL_TIMEOUT, ContainerId, ContainerSpec, ContainerState, ContainerSummary, EngineInfo, Exec,
-    ExecSpec, ExitWatch, Labels, LogsFrom, OutputStream,
+    ExecSpec, ExitWatch, Labels, LogEntries, LogsFrom, OutputStream,
 };
 
 /// How long to wait for an engine.
@@ -159,6 +159,18 @@ impl ContainerRuntime for DockerRuntime {
 
     async fn logs_from(&self, id: &ContainerId, from: LogsFrom) -> Result<OutputStream> {
         logs::logs_from(&self.client, id, from).await
+    }
+
+    async fn log_entries(&self, id: &ContainerId, since: Option<SystemTime>) -> Result<LogEntries> {
+        logs::entries(&self.client, id, since).await
+    }
+
+    async fn pause(&self, id: &ContainerId) -> Result<()> {
+        lifecycle::pause(&self.client, id).await
+    }
+
+    async fn unpause(&self, id: &ContainerId) -> Result<()> {
+        lifecycle::unpause(&self.client, id).await
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {

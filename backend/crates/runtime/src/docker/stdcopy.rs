@@ -20,6 +20,8 @@ const HEADER: usize = 8;
 const READ_SIZE: usize = 64 * 1024;
 /// How much of the engine's own complaint is kept.
 const COMPLAINT_LIMIT: usize = 4096;
+/// The log has frames of 16 KiB at most; a frame beyond this is given out in pieces all the same.
+const WHOLE_LIMIT: usize = 1 << 20;
 
 /// Tells the channels apart. A frame is given out piece by piece as it comes, so that its length costs no memory.
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ struct Decoder {
     buffer: BytesMut,
     /// What is missing of the frame that was begun.
     frame: Option<(Origin, usize)>,
+    /// Frames are given out whole, up to [`WHOLE_LIMIT`].
+    whole: bool,
 }
 
 /// Where a frame is from.
@@ -55,6 +59,7 @@ impl Decoder {
             let here = self.buffer.len().min(missing);
             match stream {
                 Origin::Output(_) if here == 0 => return Ok(None),
+                Origin::Output(_) if self.whole && here < missing.min(WHOLE_LIMIT) => return Ok(None),
                 Origin::Output(channel) => {
                     self.frame = Some((stream, missing - here));
                     let bytes = self.buffer.split_to(here).freeze();
@@ -110,9 +115,16 @@ impl<R> Frames<R> {
             source: Some(source),
             decoder: Decoder {
                 buffer: BytesMut::from(&read_ahead[..]),
-                frame: None,
+                ..Decoder::default()
             },
         }
+    }
+
+    /// The same with each frame in one piece.
+    pub(super) fn whole(source: R) -> Self {
+        let mut frames = Self::new(source, &Bytes::new());
+        frames.decoder.whole = true;
+        frames
     }
 }
 
@@ -262,7 +274,7 @@ mod tests {
         ] {
             let mut decoder = Decoder {
                 buffer: BytesMut::from(bytes),
-                frame: None,
+                ..Decoder::default()
             };
             assert!(
                 matches!(decoder.next(), Err(RuntimeError::Broken(_))),
@@ -275,7 +287,7 @@ mod tests {
     fn the_engines_complaint_is_an_error() {
         let mut decoder = Decoder {
             buffer: BytesMut::from(&frame(3, b"log gone\n")[..]),
-            frame: None,
+            ..Decoder::default()
         };
         match decoder.next() {
             Err(RuntimeError::Broken(words)) => assert_eq!(words, "log gone"),

@@ -351,8 +351,13 @@ async fn slots_go_by_priority_then_age() {
 }
 
 #[tokio::test]
-async fn the_servers_end_ends_its_agents() {
-    let mut stack = Stack::with(&[("KANDEV_MAX_INSTANCES", "2"), ("KANDEV_STOP_GRACE_SECONDS", "1")]).await;
+async fn the_servers_end_ends_its_agents_if_it_is_told_to() {
+    let environment = [
+        ("KANDEV_STOP_AGENTS", "true"),
+        ("KANDEV_MAX_INSTANCES", "2"),
+        ("KANDEV_STOP_GRACE_SECONDS", "1"),
+    ];
+    let mut stack = Stack::with(&environment).await;
     let busy = stack.launch(json!({})).await;
     let deaf = stack.launch(json!({})).await;
     let waiting = stack

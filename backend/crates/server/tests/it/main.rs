@@ -20,6 +20,7 @@ mod protocol;
 mod races;
 mod real_agents;
 mod reconcile;
+mod recovery;
 mod refusals;
 mod resume;
 mod secrets;

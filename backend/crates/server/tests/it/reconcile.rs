@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kandev_domain::InstanceId;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::{LIMIT, Stack, docker};
 
@@ -89,8 +89,8 @@ async fn assert_lost(stack: &Stack, id: &str, turns: &[&str]) {
 }
 
 #[tokio::test]
-async fn a_killed_servers_instances_are_lost_truthfully() {
-    let mut stack = Stack::with(&[("KANDEV_STOP_GRACE_SECONDS", "1")]).await;
+async fn instances_whose_containers_went_with_the_server_are_lost_truthfully() {
+    let mut stack = Stack::start().await;
     let running = stack
         .launch(json!({"task_id": "running", "prompt": "/say one", "wait": "turn"}))
         .await;
@@ -107,7 +107,11 @@ async fn a_killed_servers_instances_are_lost_truthfully() {
             json!({"task_id": "starting", "env": {"MOCK_INIT": "never"}, "prompt": "/say x", "wait": "none"}),
         )
         .await;
-    assert_eq!(stack.instance(&starting).await["status"], "starting");
+    stack
+        .until(&format!("/agents/{starting}/logs"), |l| {
+            l["total"].as_i64() >= Some(3)
+        })
+        .await;
     let stopped = stack.launch(json!({"task_id": "stopped"})).await;
     stack
         .post(&format!("/agents/{stopped}/stop"), &json!({}))
@@ -116,11 +120,14 @@ async fn a_killed_servers_instances_are_lost_truthfully() {
     let history = stack.events(&running).await;
 
     stack.kill().await;
-    assert_eq!(stack.containers().len(), 2, "agents outlive the server");
+    let left = stack.containers();
+    assert_eq!(left.len(), 2, "agents outlive the server");
+    for container in left {
+        docker(&["rm", "-f", &container]);
+    }
     stack.boot().await;
-    assert_lost(&stack, &running, &["completed", "failed", "failed"]).await;
-    assert_lost(&stack, &starting, &["failed"]).await;
-    until_containers(&stack, &[]).await;
+    assert_lost(&stack, &running, &["completed", "failed", "cancelled"]).await;
+    assert_lost(&stack, &starting, &["cancelled"]).await;
     assert_eq!(
         stack.instance(&stopped).await["status"],
         "stopped",
@@ -128,53 +135,14 @@ async fn a_killed_servers_instances_are_lost_truthfully() {
     );
     let events = stack.events(&running).await;
     assert_eq!(&events[..history.len()], &history[..], "history is only added to");
-    // The mock agent ends with 143 when it is told to.
-    assert_eq!(stack.instance(&running).await["exit_code"], 143);
     let text = &stack.get(&path).await.expect(200)["turns"][1]["text"];
     assert_eq!(
         text, "two",
         "what had been stored of the lost turn is still there"
     );
-
     for task in ["running", "starting"] {
-        let again = stack
-            .launch(json!({"task_id": task, "prompt": "/say again", "wait": "turn"}))
-            .await;
-        let turns = stack.get(&format!("/agents/{again}/turns")).await.expect(200);
-        assert_eq!(turns["turns"][0]["text"], "again");
+        stack.launch(json!({"task_id": task})).await;
     }
-    // A session that was lost with its server goes on in a fresh container.
-    let stop = |id: Value| format!("/agents/{}/stop", id.as_str().unwrap());
-    let list = stack.get("/agents?status=running").await.expect(200);
-    for instance in list["agents"].as_array().unwrap() {
-        stack
-            .post(&stop(instance["id"].clone()), &json!({}))
-            .await
-            .expect(200);
-    }
-    let resume = json!({"prompt": "/history", "wait": "turn"});
-    let resumed = stack
-        .post(&format!("/agents/{running}/resume"), &resume)
-        .await
-        .expect(201);
-    let path = format!("/agents/{}/turns", resumed["id"].as_str().unwrap());
-    let turns = stack.get(&path).await.expect(200);
-    assert_eq!(
-        turns["turns"][0]["text"], "history: [\"/say one\"]\n",
-        "{turns:#}"
-    );
-    stack.settle().await;
-}
-
-#[tokio::test]
-async fn a_killed_server_whose_containers_went_too() {
-    let mut stack = Stack::start().await;
-    let id = stack.launch(json!({"task_id": "t"})).await;
-    stack.kill().await;
-    docker(&["rm", "-f", &stack.containers().pop().unwrap()]);
-    stack.boot().await;
-    assert_lost(&stack, &id, &[]).await;
-    stack.launch(json!({"task_id": "t"})).await;
     stack.settle().await;
 }
 

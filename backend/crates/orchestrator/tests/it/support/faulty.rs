@@ -187,6 +187,19 @@ impl ContainerRuntime for FaultyRuntime {
     async fn logs_from(&self, id: &ContainerId, from: LogsFrom) -> Result<OutputStream> {
         self.engine.logs_from(id, from).await
     }
+    async fn log_entries(
+        &self,
+        id: &ContainerId,
+        since: Option<std::time::SystemTime>,
+    ) -> Result<kandev_runtime::LogEntries> {
+        self.engine.log_entries(id, since).await
+    }
+    async fn pause(&self, id: &ContainerId) -> Result<()> {
+        self.engine.pause(id).await
+    }
+    async fn unpause(&self, id: &ContainerId) -> Result<()> {
+        self.engine.unpause(id).await
+    }
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
         self.step(Step::Stop, Some(id), self.engine.stop(id, grace)).await
     }

@@ -222,7 +222,7 @@ impl World {
     /// Ends the orchestrator: after that nothing is left.
     pub(crate) async fn end(self) {
         self.runtime.heal();
-        self.orchestrator.shut_down().await;
+        self.orchestrator.shut_down(true).await;
         assert!(self.containers(None).await.is_empty(), "a container is left");
     }
 }

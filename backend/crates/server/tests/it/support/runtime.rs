@@ -78,6 +78,19 @@ impl ContainerRuntime for FakeRuntime {
     async fn logs_from(&self, _: &ContainerId, _: LogsFrom) -> Result<OutputStream> {
         away()
     }
+    async fn log_entries(
+        &self,
+        _: &ContainerId,
+        _: Option<std::time::SystemTime>,
+    ) -> Result<kandev_runtime::LogEntries> {
+        away()
+    }
+    async fn pause(&self, _: &ContainerId) -> Result<()> {
+        away()
+    }
+    async fn unpause(&self, _: &ContainerId) -> Result<()> {
+        away()
+    }
     async fn stop(&self, _: &ContainerId, _: Duration) -> Result<()> {
         away()
     }

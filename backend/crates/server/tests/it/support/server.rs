@@ -93,6 +93,6 @@ impl TestServer {
         drop(self.client);
         self.stopping.cancel();
         self.tasks.wait().await;
-        self.orchestrator.shut_down().await;
+        self.orchestrator.shut_down(true).await;
     }
 }

@@ -1,0 +1,287 @@
+//! Taking an instance up from a process that has ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kandev_acp::peer::Peer;
+use kandev_acp::{Dialect, dialect};
+use kandev_domain::content::Prompt;
+use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, TurnId};
+use kandev_runtime::{Attachment, ContainerId, ContainerRuntime, ContainerState, RuntimeError};
+use kandev_store::journal::PipeLines;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::actor::{Actor, Connected, EngineDone, Phase};
+use super::catch_up;
+use super::handshake::Replay;
+use super::saved::{Saved, SavedPhase};
+use super::turns::{Cancel, Running};
+
+/// How long the agent gets to show that a frame reached it of which that is not known.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
+/// How often an engine that is away is asked again.
+const ENGINE_RETRY: Duration = Duration::from_secs(1);
+
+/// What a process has to know of an instance to take it up.
+#[derive(Debug)]
+pub(crate) struct TakeUp {
+    pub(crate) saved: Saved,
+    pub(crate) status: InstanceStatus,
+    pub(crate) lines: PipeLines,
+    /// Prompts that were accepted and not yet handed to the agent, in order.
+    pub(crate) queue: Vec<(TurnId, Prompt)>,
+    /// How many updates the running turn had.
+    pub(crate) updates: u64,
+    /// What is left of its life.
+    pub(crate) life: Duration,
+}
+
+/// A container that was found again.
+pub(super) enum Reconnected {
+    /// It had never been started, and is now.
+    Started(Connected),
+    /// Its output goes on after what is stored. Told later: whether something is missing.
+    Found(Connected, oneshot::Receiver<bool>),
+}
+
+impl Actor {
+    /// Puts back what another process had come to.
+    pub(super) fn restore(&mut self, from: TakeUp) {
+        let TakeUp {
+            saved,
+            status,
+            lines,
+            queue,
+            updates,
+            life,
+        } = from;
+        self.slot = Some(self.shared.slots.take());
+        self.phase = Phase::Reconnecting(saved.phase);
+        self.created = None;
+        self.status = status;
+        self.taken_up_at = lines.stdout;
+        self.life_until = Instant::now() + life;
+        self.container = saved.container.map(ContainerId);
+        self.peer = Peer::restore(saved.peer.next_id, saved.peer.pending);
+        let protocol = self.spec.agent_type.protocol;
+        self.agent = saved
+            .agent
+            .and_then(|answer| dialect::negotiate(protocol, &answer).ok());
+        let lenient = self
+            .agent
+            .as_ref()
+            .map_or(protocol != kandev_domain::agent_type::Protocol::Acp, |a| {
+                a.dialect == Dialect::Kandev
+            });
+        self.peer.set_lenient_ids(lenient);
+        self.session = saved.session;
+        self.replay = saved.replaying.then(Replay::default);
+        self.authenticated = saved.authenticated;
+        self.configure = saved.configure;
+        self.kandev = saved.kandev;
+        self.ambiguous = saved.unwritten.into_iter().map(Bytes::from).collect();
+        self.turns.last = saved.last_turn;
+        self.turns.count = saved.turn_count;
+        self.turns.ended = saved.ended_turns;
+        let now = Instant::now();
+        self.turns.running = saved.running.map(|turn| Running {
+            id: turn.id,
+            updates,
+            cancel: turn.cancelled.then(|| Cancel {
+                reason: turn.reason,
+                until: now + self.shared.settings.cancel_grace,
+            }),
+            until: self.shared.settings.turn_timeout.map(|limit| now + limit),
+        });
+        for (id, prompt) in queue {
+            self.turns.put_back(id, prompt);
+        }
+        self.taken_cause = saved.ending;
+        self.taken_lines = lines;
+    }
+
+    pub(super) const fn is_taken_up(&self) -> bool {
+        matches!(self.phase, Phase::Reconnecting(_))
+    }
+
+    /// The first step.
+    pub(super) fn take_up(&mut self) {
+        let Phase::Reconnecting(phase) = self.phase else {
+            return;
+        };
+        self.log(
+            LogLevel::Info,
+            "taking the instance up after its server ended".to_owned(),
+        );
+        match (phase, self.container.clone()) {
+            (SavedPhase::Creating, _) => {
+                // There may be a container that nobody was told of.
+                self.phase = Phase::Creating;
+                self.recreate();
+            }
+            (_, None) => self.lost("the instance had no container".to_owned()),
+            (SavedPhase::Connecting, Some(container)) => {
+                // The handshake begins anew; what the agent said before it was asked is in the log.
+                self.peer = Peer::new();
+                self.prepare_handshake();
+                self.reconnect(container);
+            }
+            (_, Some(container)) => self.reconnect(container),
+        }
+    }
+
+    fn recreate(&mut self) {
+        let runtime = Arc::clone(&self.shared.runtime);
+        let (id, owner) = (self.spec.id.to_string(), self.shared.settings.owner.clone());
+        self.create();
+        let Some(create) = self.engine.take() else { return };
+        self.engine = Some(Box::pin(async move {
+            let clear = async {
+                for found in runtime.list(&owner).await? {
+                    if found.labels.get(kandev_runtime::LABEL_INSTANCE) == Some(&id) {
+                        runtime.remove(&found.id).await?;
+                    }
+                }
+                Ok(())
+            };
+            match clear.await {
+                Ok(()) => create.await,
+                Err(error) => EngineDone::Created(Err(error)),
+            }
+        }));
+    }
+
+    fn reconnect(&mut self, container: ContainerId) {
+        let runtime = Arc::clone(&self.shared.runtime);
+        let tracker = self.shared.tracker.clone();
+        let lines = self.taken_lines;
+        self.engine = Some(Box::pin(async move {
+            loop {
+                match find(Arc::clone(&runtime), &container, lines, &tracker).await {
+                    // The engine may be on its way back together with us.
+                    Err(error) if error.is_transient() => {
+                        tracing::warn!(%error, "the container cannot be taken up yet");
+                        tokio::time::sleep(ENGINE_RETRY).await;
+                    }
+                    found => return EngineDone::Reconnected(found),
+                }
+            }
+        }));
+    }
+
+    pub(super) fn reconnected(&mut self, found: Result<Reconnected, RuntimeError>) {
+        let Phase::Reconnecting(phase) = self.phase else {
+            return;
+        };
+        let connected = match found {
+            Err(error) => return self.lost(format!("the container could not be taken up: {error}")),
+            Ok(Reconnected::Started(connected)) => connected,
+            Ok(Reconnected::Found(connected, gap)) => {
+                self.gap = Some(gap);
+                connected
+            }
+        };
+        self.link(connected);
+        self.phase = match phase {
+            SavedPhase::Ready | SavedPhase::Over => Phase::Ready,
+            SavedPhase::Creating | SavedPhase::Connecting | SavedPhase::Handshaking => Phase::Handshaking,
+        };
+        match phase {
+            SavedPhase::Connecting => self.begin_handshake(),
+            SavedPhase::Handshaking => {
+                self.handshake_until = Some(Instant::now() + self.shared.settings.handshake_timeout);
+            }
+            SavedPhase::Creating | SavedPhase::Ready | SavedPhase::Over => {
+                self.idle_since = self.turns.running.is_none().then(Instant::now);
+            }
+        }
+        if self.ending.is_some() {
+            return self.terminate();
+        }
+        match self.taken_cause.take() {
+            Some(cause) => self.end(cause),
+            None => self.next_turn(),
+        }
+    }
+
+    fn lost(&mut self, message: String) {
+        self.fail(FailureCode::RuntimeLost, message);
+        self.remove();
+    }
+
+    /// The log has been read up to now.
+    pub(super) fn log_was_read(&mut self, gap: bool) {
+        if gap {
+            let reason = "the engine's log has less than is stored: it was rotated away";
+            self.log(LogLevel::Error, reason.to_owned());
+            self.event(EventKind::Gap, &json!({"reason": reason}));
+        }
+        if !self.ambiguous.is_empty() {
+            self.resend_at = Some(Instant::now() + SIGN_OF_LIFE);
+        }
+    }
+
+    /// Frames that may not have reached the agent are sent again: answers and notices always, since agents take them
+    /// twice; a request only if it is still open and nothing was heard since.
+    pub(super) fn resend(&mut self) {
+        self.resend_at = None;
+        let silent = self.outbox.lines().stdout == self.taken_up_at;
+        for frame in std::mem::take(&mut self.ambiguous) {
+            let message: Value = serde_json::from_slice(&frame).unwrap_or(Value::Null);
+            let id = message["id"].as_u64().filter(|_| message["method"].is_string());
+            let wanted = match id {
+                Some(id) => silent && self.peer.is_pending(id),
+                // A cancel must not hit the turn after the one that it was for.
+                None if message["method"] == "session/cancel" => {
+                    self.turns.running.as_ref().is_some_and(|r| r.cancel.is_some())
+                }
+                None => true,
+            };
+            if wanted {
+                self.send(frame);
+            }
+        }
+    }
+}
+
+async fn find(
+    runtime: Arc<dyn ContainerRuntime>,
+    id: &ContainerId,
+    lines: PipeLines,
+    tracker: &TaskTracker,
+) -> Result<Reconnected, RuntimeError> {
+    match runtime.inspect(id).await? {
+        ContainerState::Created => {
+            let attachment = runtime.attach(id).await?;
+            let exit = runtime.wait(id).await?;
+            runtime.start(id).await?;
+            Ok(Reconnected::Started(Connected { attachment, exit }))
+        }
+        ContainerState::Running => {
+            let exit = runtime.wait(id).await?;
+            // Left paused by a process that ended while it took the instance up.
+            runtime.unpause(id).await?;
+            let taken = catch_up::running(runtime, id.clone(), lines, tracker).await?;
+            Ok(Reconnected::Found(
+                Connected {
+                    attachment: taken.attachment,
+                    exit,
+                },
+                taken.gap,
+            ))
+        }
+        ContainerState::Exited(status) => {
+            let (output, gap) = catch_up::ended(runtime, id.clone(), lines, tracker);
+            let attachment = Attachment {
+                stdin: Box::pin(tokio::io::sink()),
+                output,
+            };
+            let exit = Box::pin(std::future::ready(Ok(status)));
+            Ok(Reconnected::Found(Connected { attachment, exit }, gap))
+        }
+    }
+}

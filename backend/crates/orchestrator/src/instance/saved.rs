@@ -1,0 +1,112 @@
+//! What must outlive the process beside rows and events, so that another one can take an instance up.
+//!
+//! It is one small JSON document in the instance's row, written in the same transaction as the events that it goes with,
+//! whenever it has changed. Deadlines are not in it: they begin anew, but for the instance's life, which counts from its
+//! launch.
+
+use std::collections::VecDeque;
+
+use kandev_acp::KandevState;
+use kandev_acp::peer::Snapshot;
+use kandev_domain::{AgentType, TurnId};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::actor::{Actor, Phase, SessionRef};
+use super::ending::Cause;
+use super::handshake::{Call, Setting};
+use crate::launch::ResumeFrom;
+
+/// See the module's text.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Saved {
+    /// The catalogue's entry, as it was at the launch.
+    pub(crate) entry: AgentType,
+    pub(super) container: Option<String>,
+    pub(super) phase: SavedPhase,
+    pub(super) ending: Option<Cause>,
+    pub(super) peer: Snapshot<Call>,
+    /// The answer to `initialize`.
+    pub(super) agent: Option<Box<RawValue>>,
+    pub(super) session: Option<SessionRef>,
+    pub(super) replaying: bool,
+    pub(super) authenticated: bool,
+    pub(super) configure: VecDeque<Setting>,
+    pub(crate) resume: Option<ResumeFrom>,
+    pub(super) kandev: KandevState,
+    pub(super) running: Option<SavedTurn>,
+    pub(super) last_turn: Option<TurnId>,
+    pub(super) turn_count: i32,
+    pub(super) ended_turns: u32,
+    /// Frames that may not have reached the agent, in order.
+    pub(super) unwritten: Vec<String>,
+}
+
+/// How far the instance had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SavedPhase {
+    /// There may be a container, or not yet.
+    Creating,
+    /// There is one; it may run.
+    Connecting,
+    /// It runs, and the session is being established.
+    Handshaking,
+    /// The session is ready.
+    Ready,
+    /// It has ended, or is about to be removed.
+    Over,
+}
+
+/// The turn with the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SavedTurn {
+    pub(super) id: TurnId,
+    pub(super) cancelled: bool,
+    pub(super) reason: Option<String>,
+}
+
+impl Actor {
+    /// What another process would need now.
+    pub(super) fn saved(&self) -> Saved {
+        Saved {
+            entry: self.spec.agent_type.clone(),
+            container: self.container.as_ref().map(|c| c.0.clone()),
+            phase: match self.phase {
+                Phase::Queued(_) | Phase::Creating => SavedPhase::Creating,
+                Phase::Connecting => SavedPhase::Connecting,
+                Phase::Reconnecting(phase) => phase,
+                Phase::Handshaking => SavedPhase::Handshaking,
+                Phase::Ready => SavedPhase::Ready,
+                Phase::Draining { .. } | Phase::Removing | Phase::Ended => SavedPhase::Over,
+            },
+            ending: self
+                .ending
+                .as_ref()
+                .map(|e| e.cause.clone())
+                .or_else(|| self.taken_cause.clone()),
+            peer: self.peer.snapshot(),
+            agent: self.agent.as_ref().map(|a| a.raw.clone()),
+            session: self.session.clone(),
+            replaying: self.replay.is_some(),
+            authenticated: self.authenticated,
+            configure: self.configure.clone(),
+            resume: self.spec.resume.clone(),
+            kandev: self.kandev.clone(),
+            running: self.turns.running.as_ref().map(|r| SavedTurn {
+                id: r.id,
+                cancelled: r.cancel.is_some(),
+                reason: r.cancel.as_ref().and_then(|c| c.reason.clone()),
+            }),
+            last_turn: self.turns.last,
+            turn_count: self.turns.count,
+            ended_turns: self.turns.ended,
+            unwritten: self
+                .ambiguous
+                .iter()
+                .chain(self.unwritten.iter().map(|(_, frame)| frame))
+                .map(|frame| String::from_utf8_lossy(frame).into_owned())
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The server dies or ends; the agents run on, and the next server takes them up.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kandev_store::record::{Source, unpack};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use sqlx::Row as _;
+
+use crate::support::Stack;
+
+/// Every line of the agent's stdout that is stored, by its number.
+async fn stored_stdout(stack: &Stack, id: &str) -> BTreeMap<u64, Vec<u8>> {
+    let pool = stack.database.pool().await;
+    let sql = "SELECT body FROM journal WHERE instance_id = $1::uuid ORDER BY first_seq";
+    let rows = sqlx::query(sql).bind(id).fetch_all(&pool).await.unwrap();
+    let mut lines = BTreeMap::new();
+    for row in rows {
+        for record in unpack(&row.get::<Vec<u8>, _>(0)).unwrap() {
+            if let Some(Source::Stdout(number)) = record.source {
+                assert!(
+                    lines.insert(number, record.line.to_vec()).is_none(),
+                    "line {number} is stored twice"
+                );
+            }
+        }
+    }
+    lines
+}
+
+/// What is stored equals the agent's own copy, line for line, and the events have no gap.
+async fn assert_whole(stack: &Stack, id: &str) {
+    let copy = std::fs::read(stack.workspace().join(format!("{id}.copy"))).unwrap();
+    let written: Vec<&[u8]> = copy
+        .strip_suffix(b"\n")
+        .unwrap_or(&copy)
+        .split(|b| *b == b'\n')
+        .collect();
+    let stored = stored_stdout(stack, id).await;
+    assert_eq!(
+        stored.keys().copied().collect::<Vec<_>>(),
+        (1..=written.len() as u64).collect::<Vec<_>>()
+    );
+    for (n, line) in written.iter().enumerate() {
+        let stored = &stored[&(n as u64 + 1)];
+        assert!(
+            stored == line,
+            "line {}: {} and {}",
+            n + 1,
+            show(stored),
+            show(line)
+        );
+    }
+    let seqs: Vec<_> = stack
+        .events(id)
+        .await
+        .iter()
+        .map(|e| e["seq"].as_i64().unwrap())
+        .collect();
+    assert_eq!(seqs, (1..=seqs.len() as i64).collect::<Vec<_>>());
+}
+
+fn show(line: &[u8]) -> String {
+    String::from_utf8_lossy(&line[..line.len().min(120)]).into_owned()
+}
+
+/// An agent that keeps its own copy of what it writes.
+async fn launch(stack: &Stack) -> String {
+    let env = json!({"MOCK_TURN_COPY": "/workspace/copy"});
+    let id = stack.launch(json!({"env": env})).await;
+    // One workspace for all: the copy is known by its instance.
+    std::fs::rename(
+        stack.workspace().join("copy"),
+        stack.workspace().join(format!("{id}.copy")),
+    )
+    .unwrap();
+    id
+}
+
+async fn turn_ended(stack: &Stack, id: &str, turn: &str) -> Value {
+    let path = format!("/agents/{id}/turns/{turn}");
+    stack
+        .until(&path, |t| {
+            ["completed", "cancelled", "failed"].contains(&t["status"].as_str().unwrap())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_turn_outlives_the_server_that_began_it() {
+    let mut stack = Stack::start().await;
+    let id = launch(&stack).await;
+    let turn = stack
+        .prompt(&id, "/slow 30 100\n/stderr careful\n/say done")
+        .await;
+    stack
+        .until(&format!("/agents/{id}/turns/{turn}"), |t| {
+            t["text"].as_str().unwrap().contains("slow 3/")
+        })
+        .await;
+    stack.kill().await;
+    stack.boot().await;
+    let ended = turn_ended(&stack, &id, &turn).await;
+    assert_eq!(
+        (ended["status"].as_str(), ended["stop_reason"].as_str()),
+        (Some("completed"), Some("end_turn"))
+    );
+    let text = ended["text"].as_str().unwrap();
+    let expected = (1..=30)
+        .map(|n| format!("slow {n}/30 "))
+        .collect::<Vec<_>>()
+        .concat();
+    assert_eq!(text, format!("{expected}done"));
+    assert_eq!(ended["updates"], 31);
+    assert_eq!(stack.logs(&id, "stderr").await, ["careful"]);
+    // Ids of requests go on, and so does everything else.
+    assert_eq!(stack.turn(&id, "/say again").await["text"], "again");
+    assert_whole(&stack, &id).await;
+    stack
+        .post(&format!("/agents/{id}/stop"), &json!({}))
+        .await
+        .expect(200);
+    assert!(stack.containers().is_empty());
+}
+
+#[tokio::test]
+async fn floods_and_long_lines_are_taken_up_whole_again_and_again() {
+    let mut stack = Stack::start().await;
+    let flood = launch(&stack).await;
+    let lines = launch(&stack).await;
+    let long = "/line 100k\n/sleep 30\n".repeat(40);
+    let turns = [
+        (
+            &flood,
+            stack
+                .prompt(&flood, "/flood 40000 100\n/slow 40 50\n/flood 10000 100")
+                .await,
+        ),
+        (&lines, stack.prompt(&lines, &long).await),
+    ];
+    for pause in [300, 700, 450] {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        stack.kill().await;
+        stack.boot().await;
+    }
+    for (id, turn) in &turns {
+        let ended = turn_ended(&stack, id, turn).await;
+        assert_eq!(ended["status"], "completed", "{ended:#}");
+        assert_whole(&stack, id).await;
+    }
+}
+
+#[tokio::test]
+async fn what_ended_meanwhile_has_its_true_end() {
+    let mut stack = Stack::start().await;
+    let id = launch(&stack).await;
+    let turn = stack
+        .prompt(
+            &id,
+            "/say before\n/sleep 700\n/stderr last words\n/line 100k\n/crash 7",
+        )
+        .await;
+    stack
+        .until(&format!("/agents/{id}/turns/{turn}"), |t| t["text"] == "before")
+        .await;
+    stack.kill().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stack.boot().await;
+    let instance = stack.ended(&id).await;
+    assert_eq!(
+        (&instance["status"], &instance["exit_code"]),
+        (&json!("failed"), &json!(7))
+    );
+    assert_eq!(instance["error"]["code"], "agent_exited");
+    assert_eq!(instance["stderr_tail"], "last words");
+    let ended = turn_ended(&stack, &id, &turn).await;
+    assert_eq!(
+        (&ended["status"], &ended["updates"]),
+        (&json!("failed"), &json!(2))
+    );
+    assert_whole(&stack, &id).await;
+    assert!(stack.containers().is_empty());
+}
+
+#[tokio::test]
+async fn cancelled_stays_cancelled_and_queued_stays_queued() {
+    let mut stack = Stack::start().await;
+    let id = launch(&stack).await;
+    let first = stack.prompt(&id, "/slow 40 100").await;
+    let second = stack.prompt(&id, "/say second").await;
+    stack
+        .until(&format!("/agents/{id}/turns/{first}"), |t| {
+            t["text"].as_str().unwrap().contains("slow 2/")
+        })
+        .await;
+    stack
+        .post(&format!("/agents/{id}/cancel"), &json!({"reason": "enough"}))
+        .await
+        .expect(200);
+    stack.kill().await;
+    stack.boot().await;
+    let ended = turn_ended(&stack, &id, &first).await;
+    assert_eq!(
+        (&ended["status"], &ended["cancel_reason"]),
+        (&json!("cancelled"), &json!("enough"))
+    );
+    assert_eq!(turn_ended(&stack, &id, &second).await["text"], "second");
+    assert_whole(&stack, &id).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_asked_to_end_leaves_its_agents_running() {
+    let mut stack = Stack::start().await;
+    let id = launch(&stack).await;
+    let turn = stack.prompt(&id, "/slow 30 100").await;
+    stack
+        .until(&format!("/agents/{id}/turns/{turn}"), |t| {
+            t["text"].as_str().unwrap().contains("slow 2/")
+        })
+        .await;
+    let container = stack.containers();
+    let mut kandev = stack.kandev.take().unwrap();
+    kandev.signal(Signal::TERM);
+    assert!(kandev.ended().await.success());
+    assert_eq!(stack.containers(), container);
+    stack.boot().await;
+    assert_eq!(turn_ended(&stack, &id, &turn).await["status"], "completed");
+    assert_eq!(stack.containers(), container);
+    assert_whole(&stack, &id).await;
+}
