@@ -219,7 +219,7 @@ async fn lose(
         Some(_) => "the server ended while the instance ran; its container was stopped at the next start",
         None => "the instance's container is gone",
     };
-    for turn in turns::unfinished(&shared.pool, instance.id).await?.into_iter().skip(1) {
+    for turn in turns::unfinished(&shared.pool, instance.id).await? {
         let mut patch = TurnPatch::of(turn.id, TurnStatus::Failed);
         patch.error_code = Some(FailureCode::RuntimeLost.as_str().to_owned());
         patch.error_message = Some(message.to_owned());

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Each crate, and those of ours that it may use.
 const ARROWS: &[(&str, &[&str])] = &[
     ("kandev-domain", &[]),
-    ("kandev-acp", &[]),
+    ("kandev-acp", &["kandev-domain"]),
     ("kandev-runtime", &[]),
     ("kandev-store", &["kandev-domain"]),
     (
