@@ -305,21 +305,4 @@ mod tests {
         assert!(matches!(frames.next().await, Some(Err(RuntimeError::Broken(_)))));
         assert!(frames.next().await.is_none());
     }
-
-    /// Run with `--release --run-ignored only --no-capture`.
-    #[tokio::test]
-    #[ignore = "a measurement"]
-    async fn frames_per_second() {
-        const FRAMES: usize = 2_000_000;
-        let bytes = frame(1, &[b'x'; 200]).repeat(FRAMES);
-        let begin = std::time::Instant::now();
-        let mut frames = Frames::new(&bytes[..], &Bytes::new());
-        let mut length = 0;
-        while let Some(chunk) = frames.next().await {
-            length += chunk.unwrap().bytes.len();
-        }
-        let rate = FRAMES as f64 / begin.elapsed().as_secs_f64();
-        assert_eq!(length, 200 * FRAMES);
-        println!("{rate:.0} frames of 200 bytes/s");
-    }
 }

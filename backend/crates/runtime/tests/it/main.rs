@@ -19,6 +19,5 @@ mod lifecycle;
 mod logs;
 mod proxy;
 mod raw;
-mod speed;
 mod stdio;
 mod world;
