@@ -2,8 +2,8 @@
 //!
 //! It takes nothing for granted but its two lists, and does nothing when it could not read one of them. What cannot be
 //! done about one instance or container holds up no other, and is tried again in the next round:
-//! - an instance that is recorded as active and held by no task of this process: its container is stopped and removed,
-//!   and it is `failed` with `runtime_lost`, which is the truth until instances are attached again after a restart;
+//! - an instance that is recorded as active and held by no task of this process is taken up (`instance/reconnect.rs`); one
+//!   whose record does not suffice for that is ended: its container first, then it is `failed` with `runtime_lost`;
 //! - a container of this deployment without an active instance, older than a grace: removed.
 //!
 //! Containers of other deployments are not even listed.
@@ -188,7 +188,7 @@ async fn is_orphan(
     Ok(age >= shared.settings.orphan_grace)
 }
 
-/// Ends an instance that no task holds: its container first, then its turns and its row, with what the engine still knows.
+/// Ends an instance that no task holds and none can take up: its container first, then its turns and its row, with what the engine still knows.
 /// False if it has ended by now.
 async fn lose(
     shared: &Shared,
@@ -216,7 +216,7 @@ async fn lose(
     let mut outbox = Outbox::new(instance.id, shared.journal.clone(), position);
     let now = shared.clock.now();
     let message = match container {
-        Some(_) => "the server ended while the instance ran; its container was stopped at the next start",
+        Some(_) => "the server ended, and what it left does not suffice to take the instance up: its container was stopped",
         None => "the instance's container is gone",
     };
     for turn in turns::unfinished(&shared.pool, instance.id).await? {
