@@ -216,7 +216,9 @@ async fn lose(
     let mut outbox = Outbox::new(instance.id, shared.journal.clone(), position);
     let now = shared.clock.now();
     let message = match container {
-        Some(_) => "the server ended, and what it left does not suffice to take the instance up: its container was stopped",
+        Some(_) => {
+            "the server ended, and what it left does not suffice to take the instance up: its container was stopped"
+        }
         None => "the instance's container is gone",
     };
     for turn in turns::unfinished(&shared.pool, instance.id).await? {
