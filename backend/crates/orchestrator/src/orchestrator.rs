@@ -619,7 +619,8 @@ impl Orchestrator {
             .is_err()
         {
             self.abandon_journal.cancel();
-            self.shared.tracker.wait().await;
+            // What does not end now hangs on the engine, and ends with the process.
+            let _ = tokio::time::timeout(CLOSE_LIMIT, self.shared.tracker.wait()).await;
         }
     }
 }

@@ -23,6 +23,7 @@ use super::saved::SavedPhase;
 use super::turns::Turns;
 use super::{Cancelled, Command, Handle, MAILBOX, View};
 use crate::Shared;
+use crate::journal::JournalError;
 use crate::launch::{InstanceSpec, container_spec, labels};
 use crate::outbox::{Context, Effect, Outbox};
 use crate::slots::{Admission, Place, Slot};
@@ -293,10 +294,11 @@ impl Actor {
                 biased;
                 stored = self.outbox.stored(), if self.outbox.is_storing() => match stored {
                     Ok(effects) => self.let_out(effects),
+                    // The server ends without its database: the next one takes the instance up where the database stands.
+                    Err(JournalError::Closed) => return self.let_go(),
                     Err(error) => {
                         tracing::error!(%error, "the instance cannot be recorded any more and is given up");
-                        self.give_up().await;
-                        return;
+                        return self.give_up().await;
                     }
                 },
                 Some(command) = self.mailbox.recv() => self.command(command),

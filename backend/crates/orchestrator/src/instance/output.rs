@@ -138,7 +138,12 @@ impl Actor {
         if let Some(percent) = update.progress {
             self.outbox.patch(|p| p.progress = Some(percent));
         }
-        self.keep(update.effect);
+        // What an agent says of another session, a subagent's say, is stored, but does not change what is known of this one.
+        let own = self.session.as_ref().map(|s| s.id.as_str());
+        let foreign = own.is_some_and(|own| update.session_id.as_deref().is_some_and(|named| named != own));
+        if !foreign || matches!(update.effect, Said::TurnEnd(_)) {
+            self.keep(update.effect);
+        }
     }
 
     fn keep(&mut self, said: Said<'_>) {

@@ -208,8 +208,12 @@ impl Actor {
         }
     }
 
+    /// There is nothing to take up. What was being ended has ended.
     fn lost(&mut self, message: String) {
-        self.fail(FailureCode::RuntimeLost, message);
+        match self.taken_cause.take() {
+            Some(cause) => self.end(cause),
+            None => self.fail(FailureCode::RuntimeLost, message),
+        }
         self.remove();
     }
 
