@@ -229,3 +229,69 @@ async fn a_server_that_is_asked_to_end_leaves_its_agents_running() {
     assert_eq!(stack.containers(), container);
     assert_whole(&stack, &id).await;
 }
+
+/// Moments for the kills: any will do, and the same ones again when it fails.
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self) -> Duration {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_millis(20 + (self.0 >> 33) % 700)
+    }
+}
+
+#[tokio::test]
+async fn five_agents_and_twenty_kills() {
+    let mut stack = Stack::start().await;
+    let scripts = [
+        "/flood 2000 200\n/sleep 300\n".repeat(60),
+        "/slow 300 80".to_owned(),
+        "/line 100k\n/sleep 150\n".repeat(120),
+        "/stderr-flood 100 100\n/say x\n/sleep 250\n".repeat(80),
+        "/permission keep\n/sleep 150\n".repeat(120),
+    ];
+    let mut turns = Vec::new();
+    for script in &scripts {
+        let id = launch(&stack).await;
+        let turn = stack.prompt(&id, script).await;
+        turns.push((id, turn));
+    }
+    let mut moments = Moments(2026);
+    for _ in 0..20 {
+        tokio::time::sleep(moments.next()).await;
+        stack.kill().await;
+        stack.boot().await;
+    }
+    for (id, turn) in &turns {
+        let ended = turn_ended(&stack, id, turn).await;
+        assert_eq!(
+            (&ended["status"], &ended["stop_reason"]),
+            (&json!("completed"), &json!("end_turn")),
+            "{ended:#}"
+        );
+        assert_whole(&stack, id).await;
+        let ends = stack
+            .events(id)
+            .await
+            .iter()
+            .filter(|e| e["kind"] == "turn_ended")
+            .count();
+        assert_eq!(ends, 1);
+    }
+    let stderr = stack.logs(&turns[3].0, "stderr").await;
+    assert_eq!(stderr.len(), 8000);
+    let (asking, turn) = &turns[4];
+    let text = stack
+        .get(&format!("/agents/{asking}/turns/{turn}"))
+        .await
+        .expect(200)["text"]
+        .clone();
+    assert_eq!(
+        text.as_str().unwrap(),
+        "permission: selected allow-once\n".repeat(120)
+    );
+    stack.settle().await;
+}
