@@ -258,11 +258,7 @@ impl From<RuntimeError> for ApiError {
 
 impl From<sqlx::Error> for ApiError {
     fn from(error: sqlx::Error) -> Self {
-        if is_outage(&error) {
-            Self::database_unavailable(error)
-        } else {
-            Self::internal(error)
-        }
+        kandev_store::StoreError::from(error).into()
     }
 }
 

@@ -76,10 +76,12 @@ impl From<sqlx::Error> for StoreError {
             | sqlx::Error::PoolClosed
             | sqlx::Error::WorkerCrashed => true,
             // 57P: the server is ending or starting; 08: connection exception; 53: out of resources (connections, disk);
-            // 40: serialization failure or deadlock.
-            sqlx::Error::Database(db) => db
-                .code()
-                .is_some_and(|c| ["57P", "08", "53", "40"].iter().any(|class| c.starts_with(class))),
+            // 40: serialization failure or deadlock; 55: not in a state for it; 58, XX: the server's own trouble.
+            sqlx::Error::Database(db) => db.code().is_some_and(|c| {
+                ["57P", "08", "53", "40", "55", "58", "XX"]
+                    .iter()
+                    .any(|class| c.starts_with(class))
+            }),
             _ => false,
         };
         if unavailable {

@@ -11,7 +11,7 @@ use kandev_domain::{InstanceId, LogStream};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection, PgPool};
 
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::instances::InstancePatch;
 use crate::record::{Data, Record, pack};
 use crate::sessions::{NewSession, SessionFacet};
@@ -19,7 +19,7 @@ use crate::tasks::TaskMetadata;
 use crate::turns::{NewTurn, TurnPatch};
 
 pub use logs::{LogLine, LogPage, LogQuery, logs};
-pub use read::{EventPage, EventQuery, Position, events, position};
+pub use read::{EventPage, EventQuery, Position, Standing, events, position, standing};
 
 /// A change that commits together with the events that tell of it.
 #[derive(Debug, Clone)]
@@ -172,7 +172,10 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
         .clone()
         .application_name("kandev-journal")
         .options([("synchronous_commit", "off")]);
-    Ok(PgConnection::connect_with(&options).await?)
+    // Whatever keeps us out (a password that was changed, say) may let us in again; it says nothing about a batch.
+    PgConnection::connect_with(&options)
+        .await
+        .map_err(StoreError::Unavailable)
 }
 
 async fn write_on(connection: &mut PgConnection, batches: &[Batch], now: DateTime<Utc>) -> Result<()> {

@@ -14,6 +14,7 @@ mod endings;
 mod handshake;
 mod logs;
 mod main_job;
+mod outage;
 mod permissions;
 mod private_postgres;
 mod protocol;

@@ -30,7 +30,7 @@ async fn stored_stdout(stack: &Stack, id: &str) -> BTreeMap<u64, Vec<u8>> {
 }
 
 /// What is stored equals the agent's own copy, line for line, and the events have no gap.
-async fn assert_whole(stack: &Stack, id: &str) {
+pub(crate) async fn assert_whole(stack: &Stack, id: &str) {
     let copy = std::fs::read(stack.workspace().join(format!("{id}.copy"))).unwrap();
     let written: Vec<&[u8]> = copy
         .strip_suffix(b"\n")
@@ -66,7 +66,7 @@ fn show(line: &[u8]) -> String {
 }
 
 /// An agent that keeps its own copy of what it writes.
-async fn launch(stack: &Stack) -> String {
+pub(crate) async fn launch(stack: &Stack) -> String {
     let env = json!({"MOCK_TURN_COPY": "/workspace/copy"});
     let id = stack.launch(json!({"env": env})).await;
     // One workspace for all: the copy is known by its instance.
@@ -78,7 +78,7 @@ async fn launch(stack: &Stack) -> String {
     id
 }
 
-async fn turn_ended(stack: &Stack, id: &str, turn: &str) -> Value {
+pub(crate) async fn turn_ended(stack: &Stack, id: &str, turn: &str) -> Value {
     let path = format!("/agents/{id}/turns/{turn}");
     stack
         .until(&path, |t| {

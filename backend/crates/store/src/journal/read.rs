@@ -1,6 +1,6 @@
 //! Reading events back.
 
-use kandev_domain::{Event, EventKind, InstanceId};
+use kandev_domain::{Event, EventKind, InstanceId, InstanceStatus};
 use sqlx::{PgPool, Row};
 
 use super::PipeLines;
@@ -34,6 +34,39 @@ pub async fn position(pool: &PgPool, id: InstanceId) -> Result<Position> {
             },
         },
     })
+}
+
+/// What the history of an instance holds, as of one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Where the instance stands. With a final status the history is complete.
+    pub status: InstanceStatus,
+    /// The oldest event that is still there; 1 when there is none.
+    pub oldest: i64,
+    /// The last event; 0 when there is none.
+    pub last: i64,
+}
+
+/// Reads that in one statement; none if there is no such instance.
+pub async fn standing(pool: &PgPool, id: InstanceId) -> Result<Option<Standing>> {
+    let row = sqlx::query(
+        "SELECT status, \
+         (SELECT first_seq FROM journal WHERE instance_id = $1 ORDER BY first_seq LIMIT 1) AS oldest, \
+         (SELECT last_seq FROM journal WHERE instance_id = $1 ORDER BY first_seq DESC LIMIT 1) AS last \
+         FROM agent_instances WHERE id = $1",
+    )
+    .bind(id.0)
+    .fetch_optional(pool)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let status: String = row.try_get("status")?;
+    Ok(Some(Standing {
+        status: status
+            .parse()
+            .map_err(|e| StoreError::bad_row("agent_instances", "status", id, e))?,
+        oldest: row.try_get::<Option<i64>, _>("oldest")?.unwrap_or(1),
+        last: row.try_get::<Option<i64>, _>("last")?.unwrap_or(0),
+    }))
 }
 
 /// Which events to read.

@@ -28,6 +28,29 @@ impl TestDatabase {
         &self.url
     }
 
+    /// The database goes away: who is in is thrown out, and nobody gets in.
+    pub(crate) async fn go_away(&self) {
+        let base = base_url();
+        execute(
+            &base,
+            format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", self.name),
+        )
+        .await;
+        let out = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+            self.name
+        );
+        execute(&base, out).await;
+    }
+
+    pub(crate) async fn come_back(&self) {
+        execute(
+            &base_url(),
+            format!("ALTER DATABASE {} ALLOW_CONNECTIONS true", self.name),
+        )
+        .await;
+    }
+
     pub(crate) async fn pool(&self) -> PgPool {
         PgPool::connect(&self.url).await.unwrap()
     }
