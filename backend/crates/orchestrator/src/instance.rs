@@ -56,7 +56,7 @@ pub struct View {
     pub turn_state: TurnState,
     /// How many turns have their end.
     pub ended_turns: u32,
-    /// The last event stored when this was.
+    /// The last event stored. Every commit with events changes it, and so wakes those who follow.
     pub seq: i64,
 }
 

@@ -84,6 +84,11 @@ impl Outbox {
         self.next_seq + self.records.len() as i64
     }
 
+    /// The last event that is stored, while no batch is on its way.
+    pub(crate) const fn stored_seq(&self) -> i64 {
+        self.next_seq - 1
+    }
+
     /// How many lines of each pipe have been counted.
     pub(crate) const fn lines(&self) -> PipeLines {
         self.lines

@@ -346,13 +346,17 @@ impl Actor {
     }
 
     fn let_out(&mut self, effects: Vec<Effect>) {
+        let seq = self.outbox.stored_seq();
         for effect in effects {
             match effect {
                 Effect::Write(frame) => self.write(frame),
                 Effect::Reply(reply) => reply(),
-                Effect::View(view) => drop(self.view.send_replace(view)),
+                Effect::View(view) => drop(self.view.send_replace(View { seq, ..view })),
             }
         }
+        // Every commit wakes those who follow.
+        self.view
+            .send_if_modified(|view| std::mem::replace(&mut view.seq, seq) != seq);
     }
 
     /// Lets a frame out to the agent, once this step is stored. Until it is known to be written, it is on record.

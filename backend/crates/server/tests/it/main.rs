@@ -27,5 +27,6 @@ mod resume;
 mod secrets;
 mod serve;
 mod service;
+mod streams;
 mod support;
 mod turns;

@@ -2,15 +2,17 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
-use kandev_domain::{Event, EventKind};
+use kandev_domain::{Event, EventKind, InstanceId};
 use kandev_store::journal::{self, EventQuery};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
+use super::stream::{self, Follower, Start};
 use crate::edge::extract::{ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult, ErrorCode};
 use crate::routes::page::names;
@@ -74,6 +76,22 @@ pub struct EventList {
 }
 
 impl EventParams {
+    /// The position that `after`, or else `cursor`, says.
+    fn start(&self) -> ApiResult<i64> {
+        let cursor = self
+            .cursor
+            .as_deref()
+            .filter(|c| !c.is_empty())
+            .map(|c| c.parse().ok().filter(|seq: &i64| *seq >= 0))
+            .map(|seq| seq.ok_or_else(|| ApiError::validation("cursor", "is no cursor of this list")))
+            .transpose()?;
+        let after = self.after.or(cursor).unwrap_or(0);
+        if after < 0 {
+            return Err(ApiError::validation("after", "must not be negative"));
+        }
+        Ok(after)
+    }
+
     /// Checks all but the position.
     pub fn query(&self, after: i64) -> ApiResult<EventQuery> {
         let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
@@ -91,47 +109,88 @@ impl EventParams {
     }
 }
 
-/// Refuses callers that expect a stream.
+/// True for callers that expect a stream.
+pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
+    accepts(headers, "text/event-stream")
+}
+
+fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
+    let mut accepted = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|v| v.to_str().ok());
+    accepted.any(|accept| accept.contains(media_type))
+}
+
+/// Refuses callers that expect a stream where there is none.
 pub fn only_pages(headers: &HeaderMap) -> ApiResult<()> {
-    let accept = headers
-        .get(header::ACCEPT)
-        .and_then(|v| v.to_str().ok())
-        .unwrap_or_default();
-    if accept.contains("text/event-stream") && !accept.contains("application/json") {
-        let message = "events cannot be streamed yet; read pages of JSON";
+    if wants_stream(headers) && !accepts(headers, "application/json") {
+        let message = "the events of a session cannot be streamed; follow those of its instance";
         return Err(ApiError::new(ErrorCode::UnsupportedCapability, message));
     }
     Ok(())
 }
 
 /// Events of an instance
+///
+/// With `Accept: text/event-stream` a stream of what was and what comes: `id` is the `seq`, `event` the kind, `data` the
+/// event. It begins after `Last-Event-ID`, else after `after`, and ends when the instance has ended (a reader that then
+/// comes back for more gets 204) or the server stops. An `event: reset` with `oldest_seq` says that older events than that
+/// are not kept any more.
 #[utoipa::path(
     get, path = "/api/v1/agents/{id}/events", tag = "agents",
-    params(("id" = String, Path, description = "The instance"), EventParams),
-    responses((status = 200, body = EventList))
+    params(
+        ("id" = String, Path, description = "The instance"),
+        EventParams,
+        ("Last-Event-ID" = Option<i64>, Header, description = "Of a stream: only later ones than this `seq`"),
+    ),
+    responses(
+        (status = 200, content((EventList = "application/json"), (String = "text/event-stream"))),
+        (status = 204, description = "The instance has ended, and `Last-Event-ID` is its last event"),
+    )
 )]
 pub async fn events(
     State(state): State<AppState>,
     ApiPath(id): ApiPath<String>,
     headers: HeaderMap,
     ApiQuery(params): ApiQuery<EventParams>,
-) -> ApiResult<Json<EventList>> {
-    let instance = super::instance(&state, &id).await?;
-    only_pages(&headers)?;
-    let cursor = params
-        .cursor
-        .as_deref()
-        .filter(|c| !c.is_empty())
-        .map(|c| c.parse().ok().filter(|seq: &i64| *seq >= 0))
-        .map(|seq| seq.ok_or_else(|| ApiError::validation("cursor", "is no cursor of this list")))
-        .transpose()?;
-    let after = params.after.or(cursor).unwrap_or(0);
-    if after < 0 {
-        return Err(ApiError::validation("after", "must not be negative"));
+) -> ApiResult<Response> {
+    let id = super::instance(&state, &id).await?.id;
+    if wants_stream(&headers) {
+        return follow(state, id, &headers, &params).await;
     }
-    let page = journal::events(&state.pool, instance.id, &params.query(after)?).await?;
-    Ok(Json(EventList {
+    let query = params.query(params.start()?)?;
+    let page = journal::events(&state.pool, id, &query).await?;
+    let list = EventList {
         events: page.events.into_iter().map(Into::into).collect(),
         next_cursor: page.next_after.map(|seq| seq.to_string()),
+    };
+    Ok(Json(list).into_response())
+}
+
+async fn follow(
+    state: AppState,
+    id: InstanceId,
+    headers: &HeaderMap,
+    params: &EventParams,
+) -> ApiResult<Response> {
+    let back = Start::of_header(headers)?;
+    let after = params.start()?;
+    let start = back.unwrap_or(Start {
+        after,
+        said_by: "after",
+    });
+    let kinds = params.query(start.after)?.kinds;
+    let standing = journal::standing(&state.pool, id).await?;
+    let standing = standing.ok_or_else(|| ApiError::not_found("agent instance", id))?;
+    start.check(standing)?;
+    if back.is_some() && standing.status.is_final() && start.after == standing.last {
+        // What makes a browser's EventSource stop coming back.
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let follower = Follower::new(state, id, kinds, start.after);
+    Ok(stream::sse(follower, Vec::new(), |out, event| {
+        let event = EventView::from(event);
+        stream::frame(out, event.seq, event.kind.as_str(), &event);
     }))
 }

@@ -10,6 +10,7 @@ pub mod resume;
 pub mod session;
 pub mod status;
 pub mod stop;
+mod stream;
 pub mod turns;
 pub mod types;
 mod view;

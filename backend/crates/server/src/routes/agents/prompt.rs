@@ -103,14 +103,16 @@ async fn await_end(
 ) -> ApiResult<TurnView> {
     let mut watch = watch;
     loop {
-        if let Some(watch) = &mut watch {
-            watch.mark_unchanged();
-        }
+        let ended = watch.as_ref().map(|watch| watch.borrow().ended_turns);
         let turn = kandev_store::turns::get(&state.pool, id, turn_id).await?;
         let turn = turn.ok_or_else(|| ApiError::not_found("turn", turn_id))?;
         let changed = async {
             match &mut watch {
-                Some(watch) => watch.changed().await.is_ok(),
+                // Not every commit is worth a look.
+                Some(watch) => watch
+                    .wait_for(|view| Some(view.ended_turns) != ended)
+                    .await
+                    .is_ok(),
                 None => false,
             }
         };

@@ -4,12 +4,14 @@ mod database;
 mod process;
 mod runtime;
 mod server;
+mod sse;
 mod stack;
 
 pub(crate) use database::TestDatabase;
 pub(crate) use process::Kandev;
 pub(crate) use runtime::FakeRuntime;
 pub(crate) use server::TestServer;
+pub(crate) use sse::{Frame, Reader};
 pub(crate) use stack::{Answer, LIMIT, Stack, docker};
 
 use std::os::unix::fs::PermissionsExt as _;

@@ -8,7 +8,7 @@ use kandev_domain::InstanceId;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Kandev, TestDatabase};
+use super::{Kandev, Reader, TestDatabase};
 
 /// Generous: the engine shares two cores with other tests.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
@@ -160,6 +160,26 @@ impl Stack {
             status,
             body: serde_json::from_str(&text).unwrap_or(Value::Null),
         }
+    }
+
+    /// Begins a stream of server-sent events, after `Last-Event-ID` if given. It must not be refused.
+    pub(crate) async fn follow(&self, path: &str, last: Option<i64>) -> Reader {
+        let response = self.try_follow(path, last).await;
+        assert_eq!(response.status(), 200, "{path}");
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Reader::new(response)
+    }
+
+    pub(crate) async fn try_follow(&self, path: &str, last: Option<i64>) -> reqwest::Response {
+        let request = self
+            .http
+            .get(self.url(path))
+            .header("accept", "text/event-stream");
+        let request = match last {
+            Some(last) => request.header("last-event-id", last),
+            None => request,
+        };
+        request.send().await.unwrap()
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {

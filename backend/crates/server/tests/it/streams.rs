@@ -1,0 +1,229 @@
+//! Following: nothing is skipped and nothing comes twice, however a reader comes and goes.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Frame, Stack};
+
+fn seqs(frames: &[Frame]) -> Vec<i64> {
+    frames.iter().map(|f| f.id).collect()
+}
+
+fn turn_ended(frame: &Frame) -> bool {
+    frame.event == "turn_ended"
+}
+
+async fn stop(stack: &Stack, id: &str) {
+    stack
+        .post(&format!("/agents/{id}/stop"), &json!({}))
+        .await
+        .expect(200);
+}
+
+#[tokio::test]
+async fn a_stream_equals_the_pages_and_ends_with_the_instance() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let path = format!("/agents/{id}/events");
+    let mut reader = stack.follow(&path, None).await;
+    stack.prompt(&id, "/flood 5000 200\n/stderr aside").await;
+    let mut frames = reader.until(turn_ended).await;
+    // Live: each of these is there before the next is asked for.
+    for word in ["one", "two"] {
+        stack.prompt(&id, &format!("/say {word}")).await;
+        frames.extend(reader.until(turn_ended).await);
+    }
+    stop(&stack, &id).await;
+    frames.extend(reader.rest().await);
+
+    let events = stack.events(&id).await;
+    assert_eq!(seqs(&frames), (1..=events.len() as i64).collect::<Vec<_>>());
+    for (frame, event) in frames.iter().zip(&events) {
+        assert_eq!(&frame.data, event);
+        assert_eq!(frame.event, event["kind"].as_str().unwrap());
+    }
+    let last = frames.last().unwrap();
+    assert_eq!(
+        (last.event.as_str(), &last.data["data"]["status"]),
+        ("status", &json!("stopped"))
+    );
+
+    // Only some kinds; from a place in the middle; after the end.
+    let kinds = "kind=turn_started,turn_ended";
+    let turns = stack.follow(&format!("{path}?{kinds}"), None).await.rest().await;
+    let page = stack.get(&format!("{path}?{kinds}")).await.expect(200);
+    let page: Vec<&Value> = page["events"].as_array().unwrap().iter().collect();
+    assert_eq!(turns.iter().map(|f| &f.data).collect::<Vec<_>>(), page);
+    assert_eq!(turns.len(), 6);
+    let after = stack
+        .follow(&format!("{path}?after=4990"), None)
+        .await
+        .rest()
+        .await;
+    assert_eq!(seqs(&after), (4991..=events.len() as i64).collect::<Vec<_>>());
+    let end = stack.try_follow(&path, Some(events.len() as i64)).await;
+    assert_eq!(end.status(), 204, "an EventSource must not come back for ever");
+}
+
+#[tokio::test]
+async fn a_reader_that_comes_back_gets_the_next_one_first() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let other = stack.launch(json!({})).await;
+    let path = format!("/agents/{id}/events");
+    stack.prompt(&id, "/flood 3000 50\n/slow 20 20").await;
+    let mut frames = Vec::new();
+    let mut last = None;
+    // Hang up again and again, at once and later.
+    for take in [1, 7, 900, 1, 2000] {
+        let mut reader = stack.follow(&path, last).await;
+        for _ in 0..take {
+            frames.push(reader.next().await.unwrap());
+        }
+        last = frames.last().map(|f: &Frame| f.id);
+    }
+    // The header counts more than the query, with which an EventSource began.
+    let mut reader = stack.follow(&format!("{path}?after=2"), last).await;
+    frames.extend(reader.until(turn_ended).await);
+    assert_eq!(seqs(&frames), (1..=frames.len() as i64).collect::<Vec<_>>());
+    assert!(frames.len() > 3020);
+
+    // A cursor is a place in one history: of another instance it shows nothing.
+    let of_other = format!("/agents/{other}/events");
+    let length = stack.events(&other).await.len() as i64;
+    for cursor in [last.unwrap(), length + 1] {
+        let refused = stack.try_follow(&of_other, Some(cursor)).await;
+        assert_eq!(refused.status(), 400);
+        let body: Value = refused.json().await.unwrap();
+        assert_eq!(
+            (&body["error"], &body["details"]["field"]),
+            (&json!("validation_error"), &json!("Last-Event-ID"))
+        );
+    }
+    let mut reader = stack.follow(&of_other, Some(length)).await;
+    stack.prompt(&other, "/say mine").await;
+    let first = reader.next().await.unwrap();
+    assert_eq!(
+        (first.id, &first.data["instance_id"]),
+        (length + 1, &json!(other))
+    );
+    for query in ["after=x", "after=-1", "after=100000", "kind=nonsense"] {
+        let refused = stack.try_follow(&format!("{of_other}?{query}"), None).await;
+        assert_eq!(refused.status(), 400, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_comes_back_across_the_death_of_the_server() {
+    let mut stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let path = format!("/agents/{id}/events");
+    stack.prompt(&id, "/slow 60 50\n/flood 2000 100\n/say done").await;
+    let mut frames: Vec<Frame> = Vec::new();
+    for _ in 0..2 {
+        let last = frames.last().map(|f| f.id);
+        let mut reader = stack.follow(&path, last).await;
+        for _ in 0..12 {
+            frames.push(reader.next().await.unwrap());
+        }
+        stack.kill().await;
+        // What was on its way may still come.
+        frames.extend(reader.rest().await);
+        stack.boot().await;
+    }
+    let last = frames.last().map(|f| f.id);
+    let mut reader = stack.follow(&path, last).await;
+    frames.extend(reader.until(turn_ended).await);
+    stop(&stack, &id).await;
+    frames.extend(reader.rest().await);
+    let events = stack.events(&id).await;
+    assert_eq!(seqs(&frames), (1..=events.len() as i64).collect::<Vec<_>>());
+    for (frame, event) in frames.iter().zip(&events) {
+        assert_eq!(&frame.data, event, "what was seen stays what it was");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_lags_gets_all_and_costs_no_memory() {
+    const UPDATES: usize = 40_000;
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let path = format!("/agents/{id}/events?kind=update");
+    // Something to compare with: the memory that such a flood takes without a reader.
+    stack.turn(&id, "/flood 20000 1000").await;
+    let before = stack.kandev.as_ref().unwrap().memory();
+    let last = stack.events(&id).await.len() as i64;
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        readers.push(stack.follow(&path, Some(last)).await);
+    }
+    // Nobody reads in the meantime.
+    let turn = stack.turn(&id, &format!("/flood {UPDATES} 1000")).await;
+    assert_eq!(turn["updates"], UPDATES);
+    let lagging = stack.kandev.as_ref().unwrap().memory();
+    for reader in &mut readers {
+        let mut count = 0;
+        let mut seq = last;
+        while count < UPDATES {
+            let frame = reader.next().await.unwrap();
+            assert!(frame.id > seq, "{} after {seq}", frame.id);
+            seq = frame.id;
+            count += 1;
+            let text = frame.data["data"]["update"]["content"]["text"].as_str().unwrap();
+            assert!(text.starts_with(&format!("{count:08}")), "{}", &text[..20]);
+        }
+    }
+    let after = stack.kandev.as_ref().unwrap().memory();
+    for (when, memory) in [("lagging", lagging), ("after", after)] {
+        let growth = memory.saturating_sub(before) >> 20;
+        assert!(growth < 64, "{when}: {growth} MiB more than {} MiB", before >> 20);
+    }
+}
+
+#[tokio::test]
+async fn a_cursor_older_than_what_is_kept_is_told_so() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    stack.turn(&id, "/flood 100 10").await;
+    stop(&stack, &id).await;
+    let path = format!("/agents/{id}/events");
+    let all = stack.events(&id).await;
+    // There is no retention yet: this is what it will do.
+    let pool = stack.database.pool().await;
+    let sql = "DELETE FROM journal WHERE instance_id = $1::uuid AND first_seq <= 5";
+    sqlx::query(sql).bind(&id).execute(&pool).await.unwrap();
+    let sql = "SELECT min(first_seq) FROM journal WHERE instance_id = $1::uuid";
+    let oldest: i64 = sqlx::query_scalar(sql).bind(&id).fetch_one(&pool).await.unwrap();
+    assert!(oldest > 5);
+
+    for cursor in [None, Some(3)] {
+        let frames = stack.follow(&path, cursor).await.rest().await;
+        assert_eq!(
+            (frames[0].event.as_str(), frames[0].id, &frames[0].data),
+            ("reset", oldest - 1, &json!({"oldest_seq": oldest}))
+        );
+        assert_eq!(
+            seqs(&frames[1..]),
+            (oldest..=all.len() as i64).collect::<Vec<_>>()
+        );
+    }
+    let frames = stack.follow(&path, Some(oldest - 1)).await.rest().await;
+    assert_eq!(seqs(&frames), (oldest..=all.len() as i64).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_stream_ends_when_the_server_stops() {
+    let mut stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let mut reader = stack.follow(&format!("/agents/{id}/events"), None).await;
+    reader.next().await.unwrap();
+    let kandev = stack.kandev.take().unwrap();
+    let started = std::time::Instant::now();
+    assert!(kandev.terminate().await.success());
+    assert!(
+        started.elapsed() < Duration::from_secs(8),
+        "it waited for the reader"
+    );
+    reader.rest().await;
+}
