@@ -92,19 +92,13 @@ async fn reconcile(orchestrator: &Orchestrator) -> Result<Outcome, ReconcileErro
     let containers = shared.runtime.list(owner).await?;
     let active = instances::active(&shared.pool, owner).await?;
     let mut lost = Vec::new();
-    let mut taken_up = 0;
+    let mut taken_up = Vec::new();
     for instance in active.iter().filter(|i| !held(i.id)) {
-        // Not what it was when the list was read: its task may have ended it meanwhile.
-        let now = instances::get(&shared.pool, instance.id).await?;
-        if let Some(now) = now.filter(|now| !now.status.is_final())
-            && !held(now.id)
-            && orchestrator.take_up(&now).await?
-        {
-            taken_up += 1;
-            continue;
-        }
         let what = format!("instance {}", instance.id);
-        lost.push(attempt(what, lose(shared, instance, &containers)).boxed());
+        match attempt(what.clone(), take_up(orchestrator, instance.id)).await {
+            Attempt::Needless => lost.push(attempt(what, lose(shared, instance, &containers)).boxed()),
+            outcome => taken_up.push(outcome),
+        }
     }
     let lost = all(lost).await;
     let mut removed = Vec::new();
@@ -118,11 +112,25 @@ async fn reconcile(orchestrator: &Orchestrator) -> Result<Outcome, ReconcileErro
     let removed = all(removed).await;
     let count = |of: &[Attempt], which| of.iter().filter(|a| **a == which).count();
     Ok(Outcome {
-        taken_up,
+        taken_up: count(&taken_up, Attempt::Done),
         lost: count(&lost, Attempt::Done),
         removed: count(&removed, Attempt::Done),
-        left: count(&lost, Attempt::Left) + count(&removed, Attempt::Left),
+        left: [&taken_up, &lost, &removed]
+            .map(|of| count(of, Attempt::Left))
+            .iter()
+            .sum(),
     })
+}
+
+/// False if what is on record does not suffice.
+async fn take_up(orchestrator: &Orchestrator, id: InstanceId) -> Result<bool, ReconcileError> {
+    // Not what it was when the list was read: its task may have ended it meanwhile, which leaves nothing to do.
+    match instances::get(&orchestrator.shared.pool, id).await? {
+        Some(instance) if !instance.status.is_final() && !orchestrator.holds(id) => {
+            Ok(orchestrator.take_up(&instance).await?)
+        }
+        _ => Ok(true),
+    }
 }
 
 /// What came of one instance or container.
