@@ -182,6 +182,74 @@ async fn a_reader_that_lags_gets_all_and_costs_no_memory() {
 }
 
 #[tokio::test]
+async fn logs_are_followed_from_their_tail() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    stack.turn(&id, "/stderr-flood 300 10").await;
+    let path = format!("/agents/{id}/logs");
+    let filter = "stream=stderr";
+    stack
+        .until(&format!("{path}?{filter}"), |l| l["total"] == 300)
+        .await;
+    let mut all = stack.follow(&format!("{path}?{filter}&follow=true"), None).await;
+    let mut some = stack
+        .follow(&format!("{path}?level=warn&q=half&follow=true&tail=0"), None)
+        .await;
+    // The tail first: the last hundred, unless told otherwise.
+    let mut lines = Vec::new();
+    for _ in 0..100 {
+        lines.push(all.next().await.unwrap());
+    }
+    stack
+        .turn(
+            &id,
+            "/stderr WARN: half\n/say x\n/stderr WARN: whole\n/stderr half",
+        )
+        .await;
+    stack
+        .turn(&id, "/stderr-flood 200 10\n/stderr [warn] half again")
+        .await;
+    stop(&stack, &id).await;
+    lines.extend(all.rest().await);
+    let end = stack.events(&id).await.len() as i64;
+    assert_eq!(
+        all.last_id,
+        Some(end),
+        "what was filtered out moves the place to come back to"
+    );
+    let page = stack.get(&format!("{path}?{filter}&tail=304")).await.expect(200);
+    let stored = page["logs"].as_array().unwrap();
+    assert_eq!(page["total"], 504);
+    assert!(lines.iter().all(|f| f.event == "log" && f.id == f.data["seq"]));
+    assert_eq!(
+        lines.iter().map(|f| &f.data).collect::<Vec<_>>(),
+        stored.iter().collect::<Vec<_>>()
+    );
+    let messages: Vec<Value> = some
+        .rest()
+        .await
+        .into_iter()
+        .map(|f| f.data["message"].clone())
+        .collect();
+    assert_eq!(messages, ["WARN: half", "[warn] half again"]);
+
+    // Back again: only what came after, once; nothing more, and no more coming back, at the end.
+    let last = lines[50].id;
+    let rest = stack
+        .follow(&format!("{path}?{filter}&follow=true"), Some(last))
+        .await
+        .rest()
+        .await;
+    assert_eq!(seqs(&rest), seqs(&lines[51..]));
+    for (cursor, status) in [(end, 204), (end + 1, 400)] {
+        let answer = stack
+            .try_follow(&format!("{path}?follow=true"), Some(cursor))
+            .await;
+        assert_eq!(answer.status(), status);
+    }
+}
+
+#[tokio::test]
 async fn a_cursor_older_than_what_is_kept_is_told_so() {
     let stack = Stack::start().await;
     let id = stack.launch(json!({})).await;
@@ -210,6 +278,20 @@ async fn a_cursor_older_than_what_is_kept_is_told_so() {
     }
     let frames = stack.follow(&path, Some(oldest - 1)).await.rest().await;
     assert_eq!(seqs(&frames), (oldest..=all.len() as i64).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_silent_stream_shows_that_it_is_alive() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let last = stack.events(&id).await.len();
+    let path = format!("/agents/{id}/events?kind=error");
+    let mut response = stack.try_follow(&path, None).await;
+    let mut text = Vec::new();
+    while !text.ends_with(format!(": keep-alive\nid: {last}\n\n").as_bytes()) {
+        let chunk = tokio::time::timeout(Duration::from_secs(20), response.chunk()).await;
+        text.extend_from_slice(&chunk.expect("nothing comes").unwrap().unwrap());
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Reading the log lines among the events.
 
+use std::borrow::Cow;
+
 use chrono::{DateTime, Utc};
 use kandev_domain::{InstanceId, LogLevel, LogStream};
 use sqlx::PgPool;
@@ -58,15 +60,23 @@ impl LogQuery {
         let Data::Log { stream, level } = record.data else {
             return None;
         };
-        let wanted = (self.streams.is_empty() || self.streams.contains(&stream))
+        self.wants(record.at, stream, level, || record.message())
+            .then_some((stream, level))
+    }
+
+    /// True if a line passes the filters, whatever `after` and the limit. Its message is asked for only if it matters.
+    pub fn wants<'a>(
+        &self,
+        at: DateTime<Utc>,
+        stream: LogStream,
+        level: LogLevel,
+        message: impl FnOnce() -> Cow<'a, str>,
+    ) -> bool {
+        (self.streams.is_empty() || self.streams.contains(&stream))
             && (self.levels.is_empty() || self.levels.contains(&level))
-            && self.since.is_none_or(|since| record.at >= since)
-            && self.until.is_none_or(|until| record.at < until)
-            && self
-                .contains
-                .as_deref()
-                .is_none_or(|q| record.message().contains(q));
-        wanted.then_some((stream, level))
+            && self.since.is_none_or(|since| at >= since)
+            && self.until.is_none_or(|until| at < until)
+            && self.contains.as_deref().is_none_or(|q| message().contains(q))
     }
 
     /// True if the counts kept with each row are enough to know the total.

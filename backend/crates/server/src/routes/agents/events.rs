@@ -181,11 +181,9 @@ async fn follow(
         said_by: "after",
     });
     let kinds = params.query(start.after)?.kinds;
-    let standing = journal::standing(&state.pool, id).await?;
-    let standing = standing.ok_or_else(|| ApiError::not_found("agent instance", id))?;
+    let standing = stream::standing(&state, id).await?;
     start.check(standing)?;
-    if back.is_some() && standing.status.is_final() && start.after == standing.last {
-        // What makes a browser's EventSource stop coming back.
+    if back.is_some() && stream::is_over(standing, start.after) {
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let follower = Follower::new(state, id, kinds, start.after);

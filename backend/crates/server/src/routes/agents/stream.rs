@@ -84,6 +84,18 @@ impl Start {
     }
 }
 
+/// What there is of an instance's history.
+pub(super) async fn standing(state: &AppState, id: InstanceId) -> ApiResult<Standing> {
+    let standing = journal::standing(&state.pool, id).await?;
+    standing.ok_or_else(|| ApiError::not_found("agent instance", id))
+}
+
+/// True if nothing will come after `cursor`. To a reader that comes back there, 204 is what makes a browser's
+/// EventSource stop coming back.
+pub(super) const fn is_over(standing: Standing, cursor: i64) -> bool {
+    standing.status.is_final() && cursor >= standing.last
+}
+
 impl Follower {
     pub(super) fn new(state: AppState, id: InstanceId, kinds: Vec<EventKind>, after: i64) -> Self {
         Self {
@@ -203,9 +215,10 @@ pub(super) fn sse(
 ) -> Response {
     let mut head = b"retry: 1000\n\n".to_vec();
     head.extend_from_slice(&first);
-    let rest = stream::unfold((follower, write), |(mut follower, write)| async move {
-        let bytes = next_bytes(&mut follower, &write).await?;
-        Some((Ok::<_, Infallible>(bytes), (follower, write)))
+    let rest = stream::unfold((Some(follower), write), |(follower, write)| async move {
+        let mut follower = follower?;
+        let (bytes, goes_on) = next_bytes(&mut follower, &write).await;
+        Some((Ok::<_, Infallible>(bytes), (goes_on.then_some(follower), write)))
     });
     let head = stream::iter([Ok(Bytes::from(head))]);
     let headers = [
@@ -218,31 +231,37 @@ pub(super) fn sse(
     (headers, body).into_response()
 }
 
-/// None at the stream's end.
-async fn next_bytes(follower: &mut Follower, write: &(impl Fn(&mut Vec<u8>, Event) + Sync)) -> Option<Bytes> {
+/// The next bytes, and whether there are more.
+async fn next_bytes(follower: &mut Follower, write: &(impl Fn(&mut Vec<u8>, Event) + Sync)) -> (Bytes, bool) {
     let deadline = Instant::now() + KEEP_ALIVE;
     loop {
         let mut out = Vec::new();
         match timeout_at(deadline, follower.next()).await {
-            Err(_) => return Some(Bytes::from_static(b": keep-alive\n\n")),
+            Err(_) => return (place(": keep-alive\n", follower), true),
             Ok(Ok(Step::Events(events))) => events.into_iter().for_each(|event| write(&mut out, event)),
             Ok(Ok(Step::Reset { oldest })) => {
                 frame(&mut out, oldest - 1, "reset", &json!({"oldest_seq": oldest}));
             }
-            Ok(Ok(Step::Ended | Step::Stopping)) => return None,
+            Ok(Ok(Step::Ended)) => return (place(": the instance has ended\n", follower), false),
+            Ok(Ok(Step::Stopping)) => return (place(": the server stops\n", follower), false),
             Ok(Err(error)) => {
                 let cause = error.cause_text();
                 tracing::error!(instance_id = %follower.id, cause, "a stream broke off: {error}");
-                return None;
+                return (Bytes::new(), false);
             }
         }
         if !out.is_empty() {
-            return Some(out.into());
+            return (out.into(), true);
         }
         if Instant::now() >= deadline {
-            return Some(Bytes::from_static(b": keep-alive\n\n"));
+            return (place(": keep-alive\n", follower), true);
         }
     }
+}
+
+/// A comment, and the place to come back to, which what was filtered out has moved.
+fn place(comment: &str, follower: &Follower) -> Bytes {
+    format!("{comment}id: {}\n\n", follower.cursor).into()
 }
 
 #[cfg(test)]

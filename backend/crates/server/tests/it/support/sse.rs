@@ -17,6 +17,8 @@ pub(crate) struct Reader {
     response: reqwest::Response,
     bytes: Vec<u8>,
     read: usize,
+    /// The `id` that came last, with an event or without.
+    pub(crate) last_id: Option<i64>,
 }
 
 impl Reader {
@@ -25,6 +27,7 @@ impl Reader {
             response,
             bytes: Vec::new(),
             read: 0,
+            last_id: None,
         }
     }
 
@@ -32,6 +35,8 @@ impl Reader {
     pub(crate) async fn next(&mut self) -> Option<Frame> {
         loop {
             while let Some(block) = self.block() {
+                let id = block.lines().find_map(|line| line.strip_prefix("id: "));
+                self.last_id = id.map(|id| id.parse().unwrap()).or(self.last_id);
                 if let Some(frame) = parse(&block) {
                     return Some(frame);
                 }
