@@ -10,6 +10,7 @@ pub mod lock;
 pub mod page;
 pub mod record;
 pub mod sessions;
+pub mod snapshot;
 pub mod tasks;
 pub mod turns;
 

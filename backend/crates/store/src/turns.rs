@@ -251,6 +251,21 @@ pub async fn list(
     }))
 }
 
+/// The last turns of an instance, newest first.
+pub(crate) async fn last(
+    connection: &mut PgConnection,
+    instance_id: InstanceId,
+    limit: i64,
+) -> Result<Vec<Turn>> {
+    let sql = format!("{SELECT} WHERE t.instance_id = $1 ORDER BY t.ordinal DESC LIMIT $2");
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
+        .bind(instance_id.0)
+        .bind(limit)
+        .fetch_all(connection)
+        .await?;
+    rows.iter().map(Turn::try_from).collect()
+}
+
 /// The turns of an instance that have no end yet, oldest first.
 pub async fn unfinished(pool: &PgPool, instance_id: InstanceId) -> Result<Vec<Turn>> {
     let sql =

@@ -249,6 +249,101 @@ async fn logs_are_followed_from_their_tail() {
     }
 }
 
+/// What the events up to a position add up to, made the long way.
+fn expected(events: &[Value], seq: i64, turn: &str) -> Value {
+    let so_far = events.iter().filter(|e| e["seq"].as_i64().unwrap() <= seq);
+    let (mut text, mut plan, mut call, mut state) = (String::new(), Value::Null, Value::Null, "idle");
+    for event in so_far {
+        let own = event["turn_id"] == turn;
+        let update = &event["data"]["update"];
+        match (event["kind"].as_str().unwrap(), update["sessionUpdate"].as_str()) {
+            ("turn_started", _) => state = "prompting",
+            ("turn_ended", _) => (state, call) = ("idle", Value::Null),
+            (_, Some("agent_message_chunk")) if own => text += update["content"]["text"].as_str().unwrap(),
+            (_, Some("plan")) => plan = update["entries"].clone(),
+            (_, Some("tool_call")) if own => {
+                call = update.clone();
+                call.as_object_mut().unwrap().remove("sessionUpdate");
+            }
+            (_, Some("tool_call_update")) if own => call["status"] = update["status"].clone(),
+            _ => {}
+        }
+    }
+    let calls: Vec<Value> = [call]
+        .into_iter()
+        .filter(|c| c.is_object() && c["status"] != "completed")
+        .collect();
+    json!({"text": text, "plan": plan, "open_tool_calls": calls, "turn_state": state, "permissions": []})
+}
+
+#[tokio::test]
+async fn a_snapshot_is_what_the_events_up_to_its_position_add_up_to() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let path = format!("/agents/{id}/events");
+    stack.turn(&id, "/say first").await;
+    let call = r#"/update {"sessionUpdate":"tool_call","toolCallId":"t","title":"Build","status":"pending"}"#;
+    let update = |status: &str| {
+        format!(r#"/update {{"sessionUpdate":"tool_call_update","toolCallId":"t","status":"{status}"}}"#)
+    };
+    let script = [
+        "/plan a;b;c\n/slow 20 10",
+        call,
+        "/slow 20 10\n/flood 3000 20\n/plan-step",
+        &update("in_progress"),
+        "/slow 20 10\n/plan-step\n/slow 20 10",
+        &update("completed"),
+        "/slow 30 10\n/say done",
+    ];
+    let turn = stack.prompt(&id, &script.join("\n")).await;
+    let waiting = stack.prompt(&id, "/say last").await;
+    let mut snapshots: Vec<Value> = Vec::new();
+    loop {
+        let snapshot = stack.get(&format!("{path}?snapshot=true")).await.expect(200);
+        snapshots.push(snapshot);
+        if snapshots.last().unwrap()["turns"][2]["status"] == "completed" {
+            break;
+        }
+    }
+    assert!(snapshots.len() > 5, "{} is too few to tell", snapshots.len());
+    let events = stack.events(&id).await;
+    for snapshot in &snapshots {
+        let seq = snapshot["seq"].as_i64().unwrap();
+        let shown = json!({
+            "text": snapshot["turns"][1]["text"], "plan": snapshot["plan"],
+            "open_tool_calls": snapshot["open_tool_calls"], "turn_state": snapshot["turn_state"],
+            "permissions": snapshot["permissions"],
+        });
+        assert_eq!(shown, expected(&events, seq, &turn), "at {seq}");
+        assert_eq!(snapshot["session"]["plan"], snapshot["plan"]);
+        assert_eq!(
+            (
+                &snapshot["status"],
+                &snapshot["total_turns"],
+                &snapshot["turns"][0]["text"]
+            ),
+            (&json!("running"), &json!(3), &json!("first"))
+        );
+        assert_eq!(snapshot["turns"][2]["id"], waiting.as_str());
+    }
+    let with_call = snapshots.iter().filter(|s| s["open_tool_calls"] != json!([]));
+    assert!(with_call.count() > 0, "no snapshot caught the open call");
+    // Followed from there, nothing is missing.
+    let seq = snapshots[1]["seq"].as_i64().unwrap();
+    stop(&stack, &id).await;
+    let frames = stack.follow(&path, Some(seq)).await.rest().await;
+    assert_eq!(seqs(&frames), (seq + 1..).take(frames.len()).collect::<Vec<_>>());
+    let ended = stack.get(&format!("{path}?snapshot=true")).await.expect(200);
+    assert_eq!(
+        (&ended["status"], &ended["seq"]),
+        (&json!("stopped"), &json!(frames.last().unwrap().id))
+    );
+    stack
+        .get(&format!("{path}?snapshot=perhaps"))
+        .await
+        .refused(400, "validation_error");
+}
+
 #[tokio::test]
 async fn a_cursor_older_than_what_is_kept_is_told_so() {
     let stack = Stack::start().await;

@@ -37,6 +37,14 @@ pub struct EventParams {
     pub kind: Option<String>,
 }
 
+/// What of them.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct SnapshotParams {
+    /// Instead of events what they add up to, and the `seq` to follow from; the other parameters do not count then.
+    snapshot: Option<bool>,
+}
+
 /// One thing that happened.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct EventView {
@@ -73,6 +81,15 @@ pub struct EventList {
     pub events: Vec<EventView>,
     /// For `cursor`, if there are more.
     pub next_cursor: Option<String>,
+}
+
+/// A page, or with `snapshot` what all events add up to.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "for the OpenAPI document")]
+enum EventsBody {
+    Page(EventList),
+    Snapshot(Box<super::snapshot::Snapshot>),
 }
 
 impl EventParams {
@@ -142,10 +159,11 @@ pub fn only_pages(headers: &HeaderMap) -> ApiResult<()> {
     params(
         ("id" = String, Path, description = "The instance"),
         EventParams,
+        SnapshotParams,
         ("Last-Event-ID" = Option<i64>, Header, description = "Of a stream: only later ones than this `seq`"),
     ),
     responses(
-        (status = 200, content((EventList = "application/json"), (String = "text/event-stream"))),
+        (status = 200, content((EventsBody = "application/json"), (String = "text/event-stream"))),
         (status = 204, description = "The instance has ended, and `Last-Event-ID` is its last event"),
     )
 )]
@@ -154,8 +172,12 @@ pub async fn events(
     ApiPath(id): ApiPath<String>,
     headers: HeaderMap,
     ApiQuery(params): ApiQuery<EventParams>,
+    ApiQuery(SnapshotParams { snapshot }): ApiQuery<SnapshotParams>,
 ) -> ApiResult<Response> {
     let id = super::instance(&state, &id).await?.id;
+    if snapshot == Some(true) {
+        return Ok(Json(super::snapshot::load(&state, id).await?).into_response());
+    }
     if wants_stream(&headers) {
         return follow(state, id, &headers, &params).await;
     }

@@ -8,6 +8,7 @@ pub mod logs;
 pub mod prompt;
 pub mod resume;
 pub mod session;
+mod snapshot;
 pub mod status;
 pub mod stop;
 mod stream;

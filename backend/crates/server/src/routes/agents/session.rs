@@ -38,7 +38,7 @@ pub struct SessionState {
     #[schema(value_type = Option<Vec<Object>>)]
     commands: Option<Box<RawValue>>,
     #[schema(value_type = Option<Vec<Object>>)]
-    plan: Option<Box<RawValue>>,
+    pub(super) plan: Option<Box<RawValue>>,
     #[schema(value_type = Option<Object>)]
     usage: Option<Box<RawValue>>,
     #[schema(value_type = Option<String>)]
@@ -49,12 +49,17 @@ impl SessionState {
     /// Reads it.
     pub async fn load(state: &AppState, key: SessionKey) -> ApiResult<Self> {
         let facets = kandev_store::sessions::facets(&state.pool, key).await?;
+        Ok(Self::of(facets))
+    }
+
+    /// Out of facets and their JSON texts.
+    pub(super) fn of(facets: Vec<(String, String)>) -> Self {
         let mut facets: BTreeMap<String, Box<RawValue>> = facets
             .into_iter()
             .filter_map(|(facet, value)| Some((facet, RawValue::from_string(value).ok()?)))
             .collect();
         let mut take = |facet: &str| facets.remove(facet);
-        Ok(Self {
+        Self {
             protocol: take("protocol"),
             agent_info: take("agent_info"),
             agent_capabilities: take("agent_capabilities"),
@@ -67,7 +72,7 @@ impl SessionState {
             plan: take("plan"),
             usage: take("usage"),
             title: take("title"),
-        })
+        }
     }
 }
 
