@@ -104,6 +104,8 @@ async fn serve_with(
         sealer: Sealer::new(*key.expose()),
         clock: Arc::new(SystemClock),
     });
+    let sockets = TaskTracker::new();
+    sockets.close();
     let state = AppState {
         config: Arc::new(config),
         pool: pool.clone(),
@@ -111,6 +113,7 @@ async fn serve_with(
         orchestrator: Arc::clone(&orchestrator),
         metrics: Arc::new(metrics(pool)),
         stopping: stopping.gently.clone(),
+        sockets: sockets.clone(),
     };
     let address = listener.local_addr()?;
     let listener = listener.tap_io(|stream| {
@@ -122,8 +125,13 @@ async fn serve_with(
     if !stopping.gently.is_cancelled() {
         tracing::info!("kandev is ready at http://{address}");
     }
+    let served = async {
+        let ended = server.into_future().await;
+        sockets.wait().await;
+        ended
+    };
     tokio::select! {
-        ended = server.into_future() => ended.context("serving ended")?,
+        ended = served => ended.context("serving ended")?,
         () = drain_limit(stopping) => tracing::warn!("connections that did not end are cut"),
     }
     orchestrator.shut_down(stop_agents).await;

@@ -6,6 +6,7 @@ use kandev_orchestrator::Orchestrator;
 use kandev_runtime::ContainerRuntime;
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -25,4 +26,6 @@ pub struct AppState {
     pub metrics: Arc<Metrics>,
     /// Cancelled when the server begins to stop; long-lived responses end on it.
     pub stopping: CancellationToken,
+    /// The WebSockets, for which the end of the server waits: to it they are no requests any more.
+    pub sockets: TaskTracker,
 }

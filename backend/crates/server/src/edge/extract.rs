@@ -125,7 +125,8 @@ async fn drain(mut stream: axum::body::BodyDataStream, limit: usize) {
     let _ = tokio::time::timeout(PATIENCE, read).await;
 }
 
-fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+/// The same words for JSON that did not come as a body.
+pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         ApiError::bad_request("the body is not valid UTF-8").details(json!({ "offset": error.valid_up_to() }))
     })?;

@@ -30,3 +30,4 @@ mod service;
 mod streams;
 mod support;
 mod turns;
+mod websocket;

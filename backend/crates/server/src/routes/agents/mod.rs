@@ -15,6 +15,7 @@ mod stream;
 pub mod turns;
 pub mod types;
 mod view;
+pub mod ws;
 
 use kandev_domain::InstanceId;
 use kandev_store::instances::{self, Instance};
@@ -26,7 +27,7 @@ use crate::state::AppState;
 
 pub use view::{AgentInstance, InstanceError};
 
-/// Routes under the usual time limit.
+/// Routes under the usual time limit, which is about the head of a response: that of a stream comes at once.
 pub fn timed() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(list::list))
@@ -40,6 +41,7 @@ pub fn timed() -> OpenApiRouter<AppState> {
         .routes(routes!(turns::list))
         .routes(routes!(turns::get))
         .routes(routes!(events::events))
+        .routes(routes!(ws::ws))
 }
 
 /// Routes that wait for an engine or an agent.

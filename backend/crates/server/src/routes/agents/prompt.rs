@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::WhenBusy;
 use kandev_domain::{InstanceId, TurnId};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,22 @@ pub struct PromptBody {
     wait: bool,
 }
 
+impl PromptBody {
+    /// What to prompt, and what to do when a turn runs.
+    pub(super) fn into_prompt(self) -> ApiResult<(Prompt, WhenBusy)> {
+        let prompt = match (self.prompt, self.message) {
+            (Some(_), Some(_)) => {
+                let problem = "give either 'message' or 'prompt', not both";
+                return Err(ApiError::validation("prompt", problem));
+            }
+            (Some(prompt), None) => prompt_of(prompt)?,
+            (None, Some(message)) => prompt_of(Value::String(message))?,
+            (None, None) => return Err(ApiError::validation("message", "is required")),
+        };
+        Ok((prompt, self.when_busy))
+    }
+}
+
 /// A prompt that was accepted.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct PromptResponse {
@@ -58,19 +75,10 @@ pub async fn prompt(
     ApiJson(body): ApiJson<PromptBody>,
 ) -> ApiResult<(StatusCode, Json<PromptResponse>)> {
     let id = super::instance(&state, &id).await?.id;
-    let prompt = match (body.prompt, body.message) {
-        (Some(_), Some(_)) => {
-            return Err(ApiError::validation(
-                "prompt",
-                "give either 'message' or 'prompt', not both",
-            ));
-        }
-        (Some(prompt), None) => prompt_of(prompt)?,
-        (None, Some(message)) => prompt_of(Value::String(message))?,
-        (None, None) => return Err(ApiError::validation("message", "is required")),
-    };
+    let wait = body.wait;
+    let (prompt, when_busy) = body.into_prompt()?;
     let watch = state.orchestrator.watch(id);
-    let accepted = state.orchestrator.prompt(id, prompt, body.when_busy).await?;
+    let accepted = state.orchestrator.prompt(id, prompt, when_busy).await?;
     let mut response = PromptResponse {
         success: true,
         session_id: accepted.session_id,
@@ -82,7 +90,7 @@ pub async fn prompt(
         },
         turn: None,
     };
-    if !body.wait {
+    if !wait {
         return Ok((StatusCode::ACCEPTED, Json(response)));
     }
     let turn = await_end(&state, id, accepted.turn_id, watch).await?;

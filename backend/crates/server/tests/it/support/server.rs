@@ -50,6 +50,7 @@ impl TestServer {
             orchestrator: orchestrator.clone(),
             metrics: Arc::new(Metrics::default()),
             stopping: stopping.clone(),
+            sockets: TaskTracker::new(),
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
