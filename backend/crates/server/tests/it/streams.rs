@@ -376,6 +376,22 @@ async fn a_cursor_older_than_what_is_kept_is_told_so() {
 }
 
 #[tokio::test]
+async fn a_reader_outlives_an_outage_of_the_database() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let mut reader = stack.follow(&format!("/agents/{id}/events"), None).await;
+    stack.prompt(&id, "/slow 60 50").await;
+    let mut frames = reader.until(|f| f.event == "update").await;
+    stack.database.go_away().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    stack.database.come_back().await;
+    frames.extend(reader.until(turn_ended).await);
+    assert_eq!(seqs(&frames), (1..=frames.len() as i64).collect::<Vec<_>>());
+    let updates = frames.iter().filter(|f| f.event == "update");
+    assert!(updates.count() >= 60);
+}
+
+#[tokio::test]
 async fn a_silent_stream_shows_that_it_is_alive() {
     let stack = Stack::start().await;
     let id = stack.launch(json!({})).await;
