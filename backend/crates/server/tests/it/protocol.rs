@@ -375,9 +375,15 @@ async fn what_is_said_of_another_session_does_not_change_this_one() {
     let other = json!({"jsonrpc": "2.0", "method": "session/update", "params": {
         "sessionId": "of-a-subagent", "update": {"sessionUpdate": "session_info_update", "title": "theirs"}}});
     stack.turn(&id, &format!("/title ours\n/raw {other}")).await;
-    assert_eq!(stack.get(&format!("/agents/{id}/session")).await.expect(200)["title"], "ours");
+    assert_eq!(
+        stack.get(&format!("/agents/{id}/session")).await.expect(200)["title"],
+        "ours"
+    );
     let events = stack.events(&id).await;
-    let stored = events.iter().find(|e| e["session_id"] == "of-a-subagent").unwrap();
+    let stored = events
+        .iter()
+        .find(|e| e["session_id"] == "of-a-subagent")
+        .unwrap();
     assert_eq!(stored["data"], other["params"]);
     stack.settle().await;
 }

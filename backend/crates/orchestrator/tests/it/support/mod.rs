@@ -1,6 +1,7 @@
 //! What tests share.
 
 #[path = "../../../../server/tests/it/support/database.rs"]
+#[expect(dead_code, reason = "the server's tests take their database away too")]
 mod database;
 mod faulty;
 mod world;
