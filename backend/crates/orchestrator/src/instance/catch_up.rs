@@ -377,3 +377,76 @@ pub(super) fn ended(
 fn stream(mut receiver: mpsc::Receiver<Result<OutputChunk>>) -> OutputStream {
     futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx)).boxed()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kandev_domain::InstanceId;
+    use kandev_runtime::docker::DockerRuntime;
+    use kandev_runtime::{ContainerSpec, LABEL_MANAGED, LABEL_OWNER, Labels, Network};
+
+    use super::*;
+
+    /// Takes its container away also when the test fails.
+    struct Gone(String);
+
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("docker")
+                .args(["rm", "-f", &self.0])
+                .output();
+        }
+    }
+
+    async fn read_until(output: &mut OutputStream, end: &[u8]) -> Vec<u8> {
+        let mut read = Vec::new();
+        while !read.ends_with(end) {
+            read.extend_from_slice(&output.next().await.expect("the output ended").unwrap().bytes);
+        }
+        read
+    }
+
+    /// The pause falls into the middle of a line: the log has not its beginning yet, and the attachment never will.
+    #[tokio::test]
+    async fn a_line_that_is_half_written_is_taken_up_whole() {
+        let runtime: Arc<dyn ContainerRuntime> =
+            Arc::new(DockerRuntime::connect(std::env::var("DOCKER_HOST").ok().as_deref()).unwrap());
+        let name = format!("kandev-test-{}", InstanceId::generate());
+        let script = "printf 'first\\nsecond\\nhal'; sleep 3; printf 'f\\nlast\\n'; sleep 60";
+        let spec = ContainerSpec {
+            name: name.clone(),
+            image: "kandev/shell-agent:latest".to_owned(),
+            entrypoint: Some(vec!["/bin/bash".to_owned(), "-c".to_owned(), script.to_owned()]),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            labels: Labels::from([
+                (LABEL_MANAGED.to_owned(), "true".to_owned()),
+                (LABEL_OWNER.to_owned(), name.clone()),
+            ]),
+            working_dir: "/".to_owned(),
+            mounts: Vec::new(),
+            memory_bytes: 64 << 20,
+            cpu_cores: 1.0,
+            pids_limit: 32,
+            network: Network::None,
+            user: None,
+            cap_add: Vec::new(),
+            log_max_bytes: 1 << 20,
+            log_max_files: 2,
+        };
+        let id = runtime.create(&spec).await.unwrap();
+        let _gone = Gone(name);
+        let mut before = runtime.attach(&id).await.unwrap();
+        runtime.start(&id).await.unwrap();
+        read_until(&mut before.output, b"hal").await;
+        drop(before);
+
+        let tracker = TaskTracker::new();
+        let stored = PipeLines { stdout: 1, stderr: 0 };
+        let mut taken = running(Arc::clone(&runtime), id, stored, &tracker).await.unwrap();
+        let read = read_until(&mut taken.attachment.output, b"last\n").await;
+        assert_eq!(String::from_utf8(read).unwrap(), "second\nhalf\nlast\n");
+        assert!(!taken.gap.await.unwrap());
+    }
+}
