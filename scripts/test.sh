@@ -15,6 +15,9 @@ scripts/setup/nextest.sh
 scripts/build-mock-image.sh
 scripts/images/build.sh shell-agent ts-sdk-example py-sdk-example
 
+# All that the lock file names, also for other platforms: a test asks cargo about it without a network.
+say "cargo fetch"
+cargo fetch --quiet --locked
 say "cargo fmt --check"
 cargo fmt --all --check
 say "cargo clippy"

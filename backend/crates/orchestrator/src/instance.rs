@@ -19,6 +19,7 @@
 mod actor;
 mod catch_up;
 mod ending;
+mod engine;
 mod handshake;
 mod output;
 mod pump;

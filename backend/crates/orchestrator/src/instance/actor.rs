@@ -24,7 +24,7 @@ use super::turns::Turns;
 use super::{Cancelled, Command, Handle, MAILBOX, View};
 use crate::Shared;
 use crate::journal::JournalError;
-use crate::launch::{InstanceSpec, container_spec, labels};
+use crate::launch::InstanceSpec;
 use crate::outbox::{Context, Effect, Outbox};
 use crate::slots::{Admission, Place, Slot};
 use crate::tail::Tail;
@@ -70,7 +70,7 @@ type EngineCall = Pin<Box<dyn Future<Output = EngineDone> + Send>>;
 /// The way to the container.
 pub(super) struct Link {
     pub writer: FrameWriter,
-    written: watch::Receiver<u64>,
+    pub(super) written: watch::Receiver<u64>,
     pub pump: Pump,
     /// The output has ended.
     pub ended: bool,
@@ -512,93 +512,6 @@ impl Actor {
         self.create();
     }
 
-    pub(super) fn create(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        let owner = shared.settings.owner.clone();
-        let spec = container_spec(&self.spec, &owner);
-        let mut volume_labels = labels(&self.spec, &owner);
-        volume_labels.remove(kandev_runtime::LABEL_INSTANCE);
-        volume_labels.remove(kandev_runtime::LABEL_TASK);
-        self.engine = Some(Box::pin(async move {
-            for mount in &spec.mounts {
-                if let kandev_runtime::MountSource::Volume(name) = &mount.source
-                    && let Err(error) = shared.runtime.ensure_volume(name, &volume_labels).await
-                {
-                    return EngineDone::Created(Err(error));
-                }
-            }
-            EngineDone::Created(shared.runtime.create(&spec).await)
-        }));
-    }
-
-    pub(super) fn connect(&mut self, id: ContainerId) {
-        let runtime = Arc::clone(&self.shared.runtime);
-        self.phase = Phase::Connecting;
-        self.engine = Some(Box::pin(async move {
-            let connect = async {
-                let attachment = runtime.attach(&id).await?;
-                let exit = runtime.wait(&id).await?;
-                runtime.start(&id).await?;
-                Ok(Connected { attachment, exit })
-            };
-            EngineDone::Connected(connect.await)
-        }));
-    }
-
-    fn engine_done(&mut self, done: EngineDone) {
-        match done {
-            EngineDone::Created(Ok(id)) => {
-                self.container = Some(id.clone());
-                self.log(LogLevel::Info, format!("container {} created", short(&id)));
-                let container_id = id.0.clone();
-                self.outbox.patch(|p| p.container_id = Some(container_id));
-                if self.ending.is_some() {
-                    return self.remove();
-                }
-                self.reply_created(Ok(()));
-                // Before the start: the agent may answer before it is asked.
-                self.prepare_handshake();
-                self.connect(id);
-            }
-            EngineDone::Created(Err(error)) => self.could_not_create("create", &error),
-            EngineDone::Reconnected(result) => self.reconnected(result),
-            EngineDone::Connected(Ok(connected)) => self.connected(connected),
-            EngineDone::Connected(Err(error)) => self.could_not_create("start", &error),
-            EngineDone::Stopped(_) if self.is_over() => {}
-            EngineDone::Stopped(Ok(())) => self.expect_exit(),
-            EngineDone::Stopped(Err(error)) => {
-                self.log(
-                    LogLevel::Warn,
-                    format!("the container could not be stopped: {error}"),
-                );
-                self.remove();
-            }
-            EngineDone::Removed(result) => self.removed(result),
-        }
-    }
-
-    fn connected(&mut self, connected: Connected) {
-        self.link(connected);
-        self.phase = Phase::Handshaking;
-        if self.ending.is_some() {
-            return self.terminate();
-        }
-        self.begin_handshake();
-    }
-
-    pub(super) fn link(&mut self, connected: Connected) {
-        let tracker = &self.shared.tracker;
-        let Attachment { stdin, output } = connected.attachment;
-        let writer = FrameWriter::spawn(stdin, tracker);
-        self.link = Some(Link {
-            written: writer.written(),
-            writer,
-            pump: pump::start(output, self.shared.settings.max_line_bytes, tracker),
-            ended: false,
-        });
-        self.exit = Some(connected.exit);
-    }
-
     fn output(&mut self, output: Option<Output>) {
         if let Phase::Draining { until } = &mut self.phase {
             *until = Instant::now() + pump::DRAIN_SILENCE;
@@ -624,10 +537,6 @@ impl<F: FnOnce()> Drop for OnEnd<F> {
             on_end();
         }
     }
-}
-
-fn short(id: &ContainerId) -> &str {
-    id.0.get(..12).unwrap_or(&id.0)
 }
 
 /// Waits for what is there; for ever if nothing is.
