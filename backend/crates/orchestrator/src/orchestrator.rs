@@ -1,5 +1,7 @@
 //! The way in: launches, and commands to instances.
 
+mod take_up;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,15 +10,13 @@ use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::{Refusal, WhenBusy};
 use kandev_domain::status::PermissionPolicy;
-use kandev_domain::{AgentType, Clock, EventKind, InstanceId, TaskId, TurnStatus};
+use kandev_domain::{AgentType, Clock, InstanceId, TaskId};
 use kandev_runtime::ContainerRuntime;
 use kandev_store::instances::{self, Instance, NewInstance};
-use kandev_store::journal::{EventQuery, Position};
+use kandev_store::journal::Position;
 use kandev_store::tasks::{self, Task};
-use kandev_store::turns::Turn;
 use kandev_store::{PgPool, StoreError, sessions};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -24,10 +24,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::catalogue::Catalogue;
 use crate::instance::{
-    Accepted, Actor, Cancelled, Command, Handle, Parts as ActorParts, PromptRefused, Saved, TakeUp, View,
+    Accepted, Actor, Cancelled, Command, Handle, Parts as ActorParts, PromptRefused, View,
 };
 use crate::journal::Journal;
-use crate::launch::{self, InstanceSpec, LaunchError, LaunchOptions, LaunchRequest, ResumeFrom};
+use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom};
 use crate::secrets::Sealer;
 use crate::settings::Settings;
 use crate::slots::Slots;
@@ -306,78 +306,6 @@ impl Orchestrator {
         self.held.has(id)
     }
 
-    /// Takes an active instance up that no task has. False if what is on record does not suffice.
-    pub(crate) async fn take_up(&self, instance: &Instance) -> Result<bool, StoreError> {
-        let pool = &self.shared.pool;
-        let sealer = &self.shared.sealer;
-        let saved = instance
-            .saved
-            .as_deref()
-            .and_then(|sealed| sealer.open::<Box<RawValue>>(instance.id, sealed).ok());
-        let saved = saved.and_then(|json| serde_json::from_str::<Saved>(json.get()).ok());
-        let secrets = sealer.open::<Secrets>(instance.id, &instance.env_sealed);
-        let options = serde_json::from_str::<LaunchOptions>(&instance.launch);
-        let (Some(saved), Ok(secrets), Ok(options)) = (saved, secrets, options) else {
-            return Ok(false);
-        };
-        let Ok(mcp_servers) = serde_json::from_str(&secrets.mcp_servers) else {
-            return Ok(false);
-        };
-        let position = kandev_store::journal::position(pool, instance.id).await?;
-        let mut queue = Vec::new();
-        let mut updates = 0;
-        for turn in kandev_store::turns::unfinished(pool, instance.id).await? {
-            if turn.status == TurnStatus::Running {
-                updates = updates_of(pool, &turn).await?;
-                continue;
-            }
-            let blocks = serde_json::from_str::<Vec<Value>>(&turn.prompt)
-                .ok()
-                .and_then(|b| Prompt::blocks(b).ok());
-            let Some(prompt) = blocks else { return Ok(false) };
-            queue.push((turn.id, prompt));
-        }
-        let spec = InstanceSpec {
-            id: instance.id,
-            task_id: instance.task_id.clone(),
-            agent_type: saved.entry.clone(),
-            workspace: instance.workspace_path.clone().into(),
-            env: secrets.env,
-            mcp_servers,
-            priority: instance.priority,
-            permission_policy: instance.permission_policy,
-            lifecycle: instance.lifecycle,
-            resume: saved.resume.clone(),
-            options,
-            first_prompt: None,
-        };
-        let limit = spec
-            .options
-            .timeout_seconds
-            .unwrap_or(spec.agent_type.timeout_seconds);
-        let age = (self.shared.clock.now() - instance.created_at)
-            .to_std()
-            .unwrap_or_default();
-        let take_up = TakeUp {
-            saved,
-            status: instance.status,
-            lines: position.lines,
-            queue,
-            updates,
-            life: Duration::from_secs(limit).saturating_sub(age),
-        };
-        // Nobody waits for the container of an instance that has one.
-        let (created, _) = oneshot::channel();
-        self.start_task(ActorParts {
-            shared: Arc::clone(&self.shared),
-            spec,
-            position,
-            take_up: Some(take_up),
-            created,
-        });
-        Ok(true)
-    }
-
     async fn session_to_resume(&self, request: &LaunchRequest) -> Result<Option<ResumeFrom>, LaunchError> {
         let Some(session_id) = &request.session_id else {
             return Ok(None);
@@ -621,26 +549,6 @@ impl Orchestrator {
             self.abandon_journal.cancel();
             // What does not end now hangs on the engine, and ends with the process.
             let _ = tokio::time::timeout(CLOSE_LIMIT, self.shared.tracker.wait()).await;
-        }
-    }
-}
-
-/// How many updates a running turn had so far.
-async fn updates_of(pool: &PgPool, turn: &Turn) -> Result<u64, StoreError> {
-    let mut query = EventQuery {
-        after: turn.first_seq.unwrap_or(0),
-        until: None,
-        kinds: vec![EventKind::Update],
-        limit: 2000,
-        max_bytes: 4 << 20,
-    };
-    let mut count = 0;
-    loop {
-        let page = kandev_store::journal::events(pool, turn.instance_id, &query).await?;
-        count += page.events.iter().filter(|e| e.turn_id == Some(turn.id)).count() as u64;
-        match page.next_after {
-            Some(next) => query.after = next,
-            None => return Ok(count),
         }
     }
 }

@@ -1,0 +1,112 @@
+//! Taking up an instance of a server that has ended: from what is on record to a task.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kandev_domain::content::Prompt;
+use kandev_domain::{EventKind, TurnStatus};
+use kandev_store::instances::Instance;
+use kandev_store::journal::EventQuery;
+use kandev_store::turns::Turn;
+use kandev_store::{PgPool, StoreError};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+
+use super::{ActorParts, Orchestrator, Secrets};
+use crate::instance::{Saved, TakeUp};
+use crate::launch::{InstanceSpec, LaunchOptions};
+
+impl Orchestrator {
+    /// Takes an active instance up that no task has. False if what is on record does not suffice.
+    pub(crate) async fn take_up(&self, instance: &Instance) -> Result<bool, StoreError> {
+        let pool = &self.shared.pool;
+        let sealer = &self.shared.sealer;
+        let saved = instance
+            .saved
+            .as_deref()
+            .and_then(|sealed| sealer.open::<Box<RawValue>>(instance.id, sealed).ok());
+        let saved = saved.and_then(|json| serde_json::from_str::<Saved>(json.get()).ok());
+        let secrets = sealer.open::<Secrets>(instance.id, &instance.env_sealed);
+        let options = serde_json::from_str::<LaunchOptions>(&instance.launch);
+        let (Some(saved), Ok(secrets), Ok(options)) = (saved, secrets, options) else {
+            return Ok(false);
+        };
+        let Ok(mcp_servers) = serde_json::from_str(&secrets.mcp_servers) else {
+            return Ok(false);
+        };
+        let position = kandev_store::journal::position(pool, instance.id).await?;
+        let mut queue = Vec::new();
+        let mut updates = 0;
+        for turn in kandev_store::turns::unfinished(pool, instance.id).await? {
+            if turn.status == TurnStatus::Running {
+                updates = updates_of(pool, &turn).await?;
+                continue;
+            }
+            let blocks = serde_json::from_str::<Vec<Value>>(&turn.prompt)
+                .ok()
+                .and_then(|b| Prompt::blocks(b).ok());
+            let Some(prompt) = blocks else { return Ok(false) };
+            queue.push((turn.id, prompt));
+        }
+        let spec = InstanceSpec {
+            id: instance.id,
+            task_id: instance.task_id.clone(),
+            agent_type: saved.entry.clone(),
+            workspace: instance.workspace_path.clone().into(),
+            env: secrets.env,
+            mcp_servers,
+            priority: instance.priority,
+            permission_policy: instance.permission_policy,
+            lifecycle: instance.lifecycle,
+            resume: saved.resume.clone(),
+            options,
+            first_prompt: None,
+        };
+        let limit = spec
+            .options
+            .timeout_seconds
+            .unwrap_or(spec.agent_type.timeout_seconds);
+        let age = (self.shared.clock.now() - instance.created_at)
+            .to_std()
+            .unwrap_or_default();
+        let take_up = TakeUp {
+            saved,
+            status: instance.status,
+            lines: position.lines,
+            queue,
+            updates,
+            life: Duration::from_secs(limit).saturating_sub(age),
+        };
+        // Nobody waits for the container of an instance that has one.
+        let (created, _) = oneshot::channel();
+        self.start_task(ActorParts {
+            shared: Arc::clone(&self.shared),
+            spec,
+            position,
+            take_up: Some(take_up),
+            created,
+        });
+        Ok(true)
+    }
+}
+
+/// How many updates a running turn had so far.
+async fn updates_of(pool: &PgPool, turn: &Turn) -> Result<u64, StoreError> {
+    let mut query = EventQuery {
+        after: turn.first_seq.unwrap_or(0),
+        until: None,
+        kinds: vec![EventKind::Update],
+        limit: 2000,
+        max_bytes: 4 << 20,
+    };
+    let mut count = 0;
+    loop {
+        let page = kandev_store::journal::events(pool, turn.instance_id, &query).await?;
+        count += page.events.iter().filter(|e| e.turn_id == Some(turn.id)).count() as u64;
+        match page.next_after {
+            Some(next) => query.after = next,
+            None => return Ok(count),
+        }
+    }
+}
