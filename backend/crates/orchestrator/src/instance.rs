@@ -13,7 +13,7 @@
 //! loop, one at a time; nothing in the loop waits for I/O, so a command is always answered. What a step decided is stored
 //! first and done after ([`crate::outbox`]).
 //!
-//! How an instance ends is in [`ending`], its first words with the agent in [`handshake`], its turns in [`turns`], and
+//! How an instance ends is in [`ending`], what it is called then in [`verdict`], its first words with the agent in [`handshake`], its turns in [`turns`], and
 //! what each line of output means in [`output`].
 
 mod actor;
@@ -26,6 +26,7 @@ mod pump;
 mod reconnect;
 mod saved;
 mod turns;
+mod verdict;
 
 use kandev_domain::content::{Prompt, PromptError};
 use kandev_domain::lifecycle::{Refusal, WhenBusy};

@@ -15,12 +15,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::ending::{Cause, Ending, Verdict};
+use super::ending::{Cause, Ending};
 use super::handshake::Call;
 use super::pump::{self, Output, Pump};
 use super::reconnect::Reconnected;
 use super::saved::SavedPhase;
 use super::turns::Turns;
+use super::verdict::Verdict;
 use super::{Cancelled, Command, Handle, MAILBOX, View};
 use crate::Shared;
 use crate::journal::JournalError;

@@ -23,9 +23,6 @@ const NEVER: Duration = Duration::from_hours(365 * 24);
 /// How long the container may live on after its output ended, or after the engine stopped it.
 const EXIT_EXPECTED: Duration = Duration::from_secs(10);
 
-/// The exit code of a process that SIGKILL ended.
-const KILLED: i64 = 137;
-
 /// Why an instance fails.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Failure {
@@ -69,14 +66,6 @@ enum Stage {
     Cancelling,
     /// The engine was told to stop it.
     Terminating,
-}
-
-/// The final status and its reasons.
-#[derive(Debug, Clone)]
-pub(super) struct Verdict {
-    status: InstanceStatus,
-    failure: Option<Failure>,
-    reason: Option<String>,
 }
 
 impl Actor {
@@ -272,7 +261,7 @@ impl Actor {
         self.cancel_queued("the instance ended");
     }
 
-    fn exit_details(&self) -> Box<RawValue> {
+    pub(super) fn exit_details(&self) -> Box<RawValue> {
         let details = json!({
             "exit_code": self.exit_status.as_ref().map(|s| s.code),
             "oom_killed": self.ran_out_of_memory(),
@@ -383,115 +372,6 @@ impl Actor {
     pub(super) fn answer_stops(&mut self) {
         for reply in std::mem::take(&mut self.stop_replies) {
             self.reply(reply, ());
-        }
-    }
-
-    /// Made once, while it is known what the instance was doing.
-    fn verdict(&self) -> Verdict {
-        self.verdict.clone().unwrap_or_else(|| self.judge())
-    }
-
-    fn judge(&self) -> Verdict {
-        let exit = self.exit_status.as_ref();
-        let status = |status, reason: &str| Verdict {
-            status,
-            failure: None,
-            reason: Some(reason.to_owned()),
-        };
-        match self.ending.as_ref().map(|e| &e.cause) {
-            Some(Cause::Stop { reason, .. }) => status(
-                InstanceStatus::Stopped,
-                reason.as_deref().unwrap_or("stopped by the caller"),
-            ),
-            Some(Cause::Idle) => status(InstanceStatus::Completed, "idle"),
-            Some(Cause::OneShot {
-                turn: TurnStatus::Cancelled,
-            }) => status(InstanceStatus::Stopped, "its turn was cancelled"),
-            Some(Cause::OneShot {
-                turn: TurnStatus::Failed,
-            }) => Verdict {
-                status: InstanceStatus::Failed,
-                failure: Some(Failure {
-                    code: FailureCode::AgentExited,
-                    message: "its turn failed".to_owned(),
-                    details: None,
-                    transient: false,
-                }),
-                reason: None,
-            },
-            Some(Cause::OneShot { .. }) => status(InstanceStatus::Completed, "its turn is over"),
-            Some(Cause::IgnoredCancel) => status(
-                InstanceStatus::Stopped,
-                "the agent did not end its turn when it was cancelled",
-            ),
-            Some(Cause::Shutdown) => status(InstanceStatus::Stopped, "the server was shut down"),
-            Some(Cause::Failed(failure)) => Verdict {
-                status: InstanceStatus::Failed,
-                failure: Some(failure.clone()),
-                reason: None,
-            },
-            None => self.verdict_of_exit(exit),
-        }
-    }
-
-    /// The agent itself was killed for memory. The engine's flag alone may speak of a child, and of an agent that we
-    /// killed later.
-    fn ran_out_of_memory(&self) -> bool {
-        let exit = self.exit_status.as_ref();
-        self.ending.is_none() && exit.is_some_and(|e| e.oom_killed && e.code == KILLED)
-    }
-
-    /// The agent ended by itself.
-    fn verdict_of_exit(&self, exit: Option<&ExitStatus>) -> Verdict {
-        let failed = |code, message| Verdict {
-            status: InstanceStatus::Failed,
-            failure: Some(Failure {
-                code,
-                message,
-                details: Some(self.exit_details()),
-                transient: false,
-            }),
-            reason: None,
-        };
-        let Some(exit) = exit else {
-            return failed(FailureCode::RuntimeLost, "the container was lost".to_owned());
-        };
-        if self.ran_out_of_memory() {
-            return failed(
-                FailureCode::OomKilled,
-                "the agent hit its memory limit".to_owned(),
-            );
-        }
-        if self.turns.cancelled_within(self.shared.settings.cancel_grace) {
-            let reason = Some("the agent ended when its turn was cancelled".to_owned());
-            return Verdict {
-                status: InstanceStatus::Stopped,
-                failure: None,
-                reason,
-            };
-        }
-        if exit.code != 0 {
-            return failed(
-                FailureCode::AgentExited,
-                format!("the agent ended with exit code {}", exit.code),
-            );
-        }
-        if self.status == InstanceStatus::Starting {
-            return failed(
-                FailureCode::AgentExited,
-                "the agent ended before its session was ready".to_owned(),
-            );
-        }
-        if self.turns.running.is_some() {
-            return failed(
-                FailureCode::AgentExited,
-                "the agent ended in the middle of a turn".to_owned(),
-            );
-        }
-        Verdict {
-            status: InstanceStatus::Completed,
-            failure: None,
-            reason: Some("the agent ended".to_owned()),
         }
     }
 
