@@ -18,7 +18,7 @@ pub struct Settings {
     pub handshake_timeout: Duration,
     /// From a cancel until the container is ended.
     pub cancel_grace: Duration,
-    /// From SIGTERM until SIGKILL, and once more from the end of stdin until SIGTERM.
+    /// From SIGTERM until SIGKILL.
     pub stop_grace: Duration,
     /// Longest turn, where limited.
     pub turn_timeout: Option<Duration>,

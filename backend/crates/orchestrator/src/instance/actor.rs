@@ -134,12 +134,11 @@ pub(crate) struct Actor {
     pub(super) ambiguous: Vec<Bytes>,
     /// When those are decided on.
     pub(super) resend_at: Option<Instant>,
-    /// Lines of stdout that were stored when the instance was taken up.
-    pub(super) taken_up_at: u64,
     /// Told when the log has been read up to now: whether something is missing.
     pub(super) gap: Option<oneshot::Receiver<bool>>,
     /// An end that was under way.
     pub(super) taken_cause: Option<Cause>,
+    /// Lines of each pipe that were stored when the instance was taken up.
     pub(super) taken_lines: kandev_store::journal::PipeLines,
     saved_text: String,
     pub(super) handshake_until: Option<Instant>,
@@ -232,7 +231,6 @@ impl Actor {
             numbered: 0,
             ambiguous: Vec::new(),
             resend_at: None,
-            taken_up_at: 0,
             gap: None,
             taken_cause: None,
             taken_lines: kandev_store::journal::PipeLines::default(),

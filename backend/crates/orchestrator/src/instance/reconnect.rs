@@ -63,7 +63,6 @@ impl Actor {
         self.phase = Phase::Reconnecting(saved.phase);
         self.created = None;
         self.status = status;
-        self.taken_up_at = lines.stdout;
         self.life_until = Instant::now() + life;
         self.container = saved.container.map(ContainerId);
         self.peer = Peer::restore(saved.peer.next_id, saved.peer.pending);
@@ -233,7 +232,7 @@ impl Actor {
     /// twice; a request only if it is still open and nothing was heard since.
     pub(super) fn resend(&mut self) {
         self.resend_at = None;
-        let silent = self.outbox.lines().stdout == self.taken_up_at;
+        let silent = self.outbox.lines().stdout == self.taken_lines.stdout;
         for frame in std::mem::take(&mut self.ambiguous) {
             let message: Value = serde_json::from_slice(&frame).unwrap_or(Value::Null);
             let id = message["id"].as_u64().filter(|_| message["method"].is_string());

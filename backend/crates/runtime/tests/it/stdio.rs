@@ -107,7 +107,8 @@ async fn dropping_the_output_closes_the_connection_though_stdin_is_held() {
         .run_script("yes ffffffffffffffffffffffffffffffffffffffffffffff")
         .await;
     let Attachment { mut stdin, output } = running.attachment;
-    // Nobody reads: the engine holds the container back, and answers no call about it.
+    // Nobody reads: the engine holds the container back, and answers no call about it. Nothing shows that it has come to
+    // that, so give it time; too little would only make this test weaker.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     drop(output);
     let written = within(5, async {
