@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::wakes::Wakes;
+
 /// How many instances' batches may wait.
 const QUEUE: usize = 1024;
 /// How many bytes go into one transaction, unless a single batch has more.
@@ -55,10 +57,12 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Journal {
-    /// Starts the writer. After `closing` it takes no more and stores the rest; with `abandon` it ends at once.
+    /// Starts the writer, which wakes readers after each commit. After `closing` it takes no more and stores the rest; with
+    /// `abandon` it ends at once.
     pub fn start(
         pool: &PgPool,
         clock: Arc<dyn Clock>,
+        wakes: Wakes,
         tracker: &TaskTracker,
         closing: CancellationToken,
         abandon: CancellationToken,
@@ -67,7 +71,7 @@ impl Journal {
         let writer = JournalWriter::new(pool);
         tracker.spawn(async move {
             tokio::select! {
-                () = run(writer, clock, entries, closing) => {}
+                () = run(writer, clock, wakes, entries, closing) => {}
                 () = abandon.cancelled() => tracing::warn!("the journal was closed before all was stored"),
             }
         });
@@ -88,6 +92,7 @@ impl Journal {
 async fn run(
     mut writer: JournalWriter,
     clock: Arc<dyn Clock>,
+    wakes: Wakes,
     mut entries: mpsc::Receiver<Entry>,
     closing: CancellationToken,
 ) {
@@ -110,6 +115,7 @@ async fn run(
             waiting.push(entry.stored);
         }
         commit(&mut writer, clock.as_ref(), batches, waiting).await;
+        wakes.committed();
     }
 }
 

@@ -15,6 +15,7 @@ pub mod settings;
 mod slots;
 mod tail;
 pub mod transcript;
+mod wakes;
 pub mod workspace;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources};
 pub use orchestrator::{CommandError, Launched, Orchestrator, Parts};
 pub use secrets::Sealer;
 pub use settings::Settings;
+pub use wakes::Wakes;
 
 /// What every instance's task shares.
 pub(crate) struct Shared {

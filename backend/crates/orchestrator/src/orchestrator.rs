@@ -31,6 +31,7 @@ use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom};
 use crate::secrets::Sealer;
 use crate::settings::Settings;
 use crate::slots::Slots;
+use crate::wakes::Wakes;
 use crate::{Shared, reconcile};
 
 /// How long instances have to end when the server does, beyond their own graces.
@@ -100,6 +101,7 @@ pub struct Orchestrator {
     pub(crate) shared: Arc<Shared>,
     catalogue: Catalogue,
     held: Arc<Held>,
+    wakes: Wakes,
     close_journal: CancellationToken,
     abandon_journal: CancellationToken,
     closing: CancellationToken,
@@ -145,9 +147,11 @@ impl Orchestrator {
         let close_journal = CancellationToken::new();
         let abandon_journal = CancellationToken::new();
         let closing = CancellationToken::new();
+        let wakes = Wakes::default();
         let journal = Journal::start(
             &parts.pool,
             Arc::clone(&parts.clock),
+            wakes.clone(),
             &tracker,
             close_journal.clone(),
             abandon_journal.clone(),
@@ -169,6 +173,7 @@ impl Orchestrator {
             shared: Arc::clone(&shared),
             catalogue: parts.catalogue,
             held: Arc::default(),
+            wakes,
             close_journal,
             abandon_journal,
             closing: closing.clone(),
@@ -204,6 +209,11 @@ impl Orchestrator {
         lock(&self.held.handles)
             .get(&id)
             .map(|handle| handle.view.clone())
+    }
+
+    /// Tells when the journal may have more.
+    pub const fn wakes(&self) -> &Wakes {
+        &self.wakes
     }
 
     /// Launches an instance, and answers once it has a container or a place in the queue.

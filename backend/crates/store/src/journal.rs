@@ -3,7 +3,9 @@
 //! [`JournalWriter::write`] stores the batches of many instances in one transaction. It has its own connection, on which a
 //! commit does not wait for the disk (D3), unless a batch says `durable`: then everything before it becomes durable too.
 
+mod all;
 mod logs;
+mod place;
 mod read;
 
 use chrono::{DateTime, Utc};
@@ -18,7 +20,9 @@ use crate::sessions::{NewSession, SessionFacet};
 use crate::tasks::TaskMetadata;
 use crate::turns::{NewTurn, TurnPatch};
 
+pub use all::{AllQuery, AllReader, Read, Reset, Room, take_over_order};
 pub use logs::{LogLine, LogPage, LogQuery, logs};
+pub use place::{InvalidPlace, Place};
 pub use read::{EventPage, EventQuery, Position, Standing, events, position, standing};
 
 /// A change that commits together with the events that tell of it.

@@ -23,7 +23,8 @@ static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../../migrations
 
 /// Brings the schema up to date. Safe to run from several servers at once: one waits for the other.
 pub async fn migrate(pool: &PgPool) -> Result<()> {
-    MIGRATIONS.run(pool).await.map_err(StoreError::Migration)
+    MIGRATIONS.run(pool).await.map_err(StoreError::Migration)?;
+    journal::take_over_order(pool).await
 }
 
 /// Text as PostgreSQL takes it: it has no NUL, for which the replacement character stands in.

@@ -1,6 +1,7 @@
 //! All routes, and the OpenAPI document that is registered together with them.
 
 pub mod agents;
+mod all_events;
 mod failures;
 pub mod health;
 pub mod metrics;
@@ -9,6 +10,8 @@ pub mod page;
 pub mod ready;
 pub mod root;
 pub mod sessions;
+mod socket;
+mod sse;
 pub mod tasks;
 
 use axum::Router;
@@ -27,6 +30,7 @@ fn timed() -> OpenApiRouter<AppState> {
         .routes(routes!(metrics::metrics))
         .routes(routes!(openapi::document))
         .merge(agents::timed())
+        .merge(all_events::routes())
         .merge(sessions::timed())
         .merge(tasks::routes())
 }

@@ -7,6 +7,7 @@
     reason = "a helper of a test fails the test"
 )]
 
+mod all_events;
 mod architecture;
 mod bad_input;
 mod config;

@@ -131,7 +131,7 @@ pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result
     }
 }
 
-fn damaged(id: InstanceId, seq: i64, problem: &DamagedBatch) -> StoreError {
+pub(super) fn damaged(id: InstanceId, seq: i64, problem: &DamagedBatch) -> StoreError {
     StoreError::bad_row("journal", "body", format_args!("{id}/{seq}"), problem)
 }
 

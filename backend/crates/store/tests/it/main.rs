@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
+mod all_events;
 mod journal;
 mod rows;
 mod support;

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use chrono::{DateTime, Utc};
 use kandev_domain::{Event, EventKind, InstanceId};
@@ -16,6 +16,7 @@ use super::stream::{self, Follower, Start};
 use crate::edge::extract::{ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult, ErrorCode};
 use crate::routes::page::names;
+use crate::routes::sse::{self, accepts, wants_stream};
 use crate::state::AppState;
 
 const DEFAULT_LIMIT: usize = 100;
@@ -58,6 +59,13 @@ pub struct EventView {
     /// Depends on the kind; for `update` the agent's own params of `session/update`.
     #[schema(value_type = Object)]
     data: Box<RawValue>,
+}
+
+impl EventView {
+    /// What kind of thing it is.
+    pub const fn kind(&self) -> EventKind {
+        self.kind
+    }
 }
 
 impl From<Event> for EventView {
@@ -111,10 +119,7 @@ impl EventParams {
 
     /// Checks all but the position.
     pub fn query(&self, after: i64) -> ApiResult<EventQuery> {
-        let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
-        if !(1..=MAX_LIMIT).contains(&limit) {
-            return Err(ApiError::validation("limit", "must be 1 to 5000"));
-        }
+        let limit = page_limit(self.limit)?;
         let kinds = names("kind", self.kind.as_deref())?;
         Ok(EventQuery {
             after,
@@ -126,17 +131,14 @@ impl EventParams {
     }
 }
 
-/// True for callers that expect a stream.
-pub(super) fn wants_stream(headers: &HeaderMap) -> bool {
-    accepts(headers, "text/event-stream")
-}
-
-fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
-    let mut accepted = headers
-        .get_all(header::ACCEPT)
-        .iter()
-        .filter_map(|v| v.to_str().ok());
-    accepted.any(|accept| accept.contains(media_type))
+/// How many events a page may have.
+pub fn page_limit(asked: Option<usize>) -> ApiResult<usize> {
+    let limit = asked.unwrap_or(DEFAULT_LIMIT);
+    if (1..=MAX_LIMIT).contains(&limit) {
+        Ok(limit)
+    } else {
+        Err(ApiError::validation("limit", "must be 1 to 5000"))
+    }
 }
 
 /// Refuses callers that expect a stream where there is none.
@@ -209,8 +211,8 @@ async fn follow(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let follower = Follower::new(state, id, kinds, start.after);
-    Ok(stream::sse(follower, Vec::new(), |out, event| {
+    Ok(sse::sse(follower, Vec::new(), |out, event| {
         let event = EventView::from(event);
-        stream::frame(out, event.seq, event.kind.as_str(), &event);
+        sse::frame(out, event.seq, event.kind.as_str(), &event);
     }))
 }

@@ -16,6 +16,7 @@ use super::stream::{self, Follower, Start};
 use crate::edge::extract::{ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult};
 use crate::routes::page::names;
+use crate::routes::sse;
 use crate::state::AppState;
 
 const DEFAULT_TAIL: usize = 100;
@@ -162,11 +163,11 @@ async fn follow(
     let mut first = Vec::new();
     for line in tail {
         let entry = LogEntry::from(line);
-        stream::frame(&mut first, entry.seq, "log", &entry);
+        sse::frame(&mut first, entry.seq, "log", &entry);
     }
     query.after = None;
     let follower = Follower::new(state, id, vec![EventKind::Log], after);
-    Ok(stream::sse(follower, first, move |out, event| {
+    Ok(sse::sse(follower, first, move |out, event| {
         let Ok(line) = serde_json::from_str::<LogData<'_>>(event.data.get()) else {
             return;
         };
@@ -179,7 +180,7 @@ async fn follow(
                 level,
                 message: line.message.into_owned(),
             };
-            stream::frame(out, entry.seq, "log", &entry);
+            sse::frame(out, entry.seq, "log", &entry);
         }
     }))
 }

@@ -3,29 +3,22 @@
 //! The database is the only source. The watch of the instance's task only says when to look again, so a reader that is
 //! slow, or late, or comes to a server that does not hold the instance, gets the same events: each once, in order.
 
-use std::convert::Infallible;
+use std::fmt::Display;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, header};
-use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use axum::http::HeaderMap;
 use kandev_domain::{Event, EventKind, InstanceId};
 use kandev_orchestrator::View;
 use kandev_store::StoreError;
 use kandev_store::journal::{self, EventQuery, Standing};
 use serde::Serialize;
-use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::sleep;
 
 use crate::error::{ApiError, ApiResult};
+use crate::routes::sse::{self, Follow, LAST_EVENT_ID};
 use crate::state::AppState;
 
-/// Where a reader's position comes back after its connection broke.
-pub(super) const LAST_EVENT_ID: &str = "last-event-id";
-/// A connection on which nothing happens shows that it is alive so often.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How often to look where nobody says when: another server holds the instance, or this one is about to.
 const POLL: Duration = Duration::from_millis(500);
 /// What is read at once, and so what a reader holds in memory.
@@ -33,15 +26,12 @@ const PAGE_EVENTS: usize = 1000;
 const PAGE_BYTES: usize = 1 << 20;
 
 /// What comes next.
-pub(super) enum Step {
-    /// These events.
-    Events(Vec<Event>),
-    /// What lay between the cursor and this event is not there any more.
-    Reset { oldest: i64 },
-    /// Nothing more will come: the instance has ended and all was read.
-    Ended,
-    /// The server is stopping.
-    Stopping,
+pub(super) type Step = sse::Step<Event, Reset>;
+
+/// What lay between the cursor and this event is not there any more.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct Reset {
+    pub(super) oldest_seq: i64,
 }
 
 /// Follows the events of an instance from a position on.
@@ -63,14 +53,10 @@ pub(super) struct Start {
 impl Start {
     /// The header of a reader that comes back, if there is one.
     pub(super) fn of_header(headers: &HeaderMap) -> ApiResult<Option<Self>> {
-        let Some(value) = headers.get(LAST_EVENT_ID).filter(|value| !value.is_empty()) else {
-            return Ok(None);
-        };
-        let said_by = "Last-Event-ID";
-        let after = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-        match after.filter(|after| *after >= 0) {
-            Some(after) => Ok(Some(Self { after, said_by })),
-            None => Err(ApiError::validation(said_by, "is no cursor of this stream")),
+        let said_by = LAST_EVENT_ID;
+        match sse::last_event_id(headers)? {
+            Some(after) if after < 0 => Err(ApiError::validation(said_by, "is no cursor of this stream")),
+            after => Ok(after.map(|after| Self { after, said_by })),
         }
     }
 
@@ -96,19 +82,11 @@ pub(super) const fn is_over(standing: Standing, cursor: i64) -> bool {
     standing.status.is_final() && cursor >= standing.last
 }
 
-impl Follower {
-    pub(super) fn new(state: AppState, id: InstanceId, kinds: Vec<EventKind>, after: i64) -> Self {
-        Self {
-            state,
-            id,
-            kinds,
-            cursor: after,
-            watch: None,
-        }
-    }
+impl Follow for Follower {
+    type Item = Event;
+    type Reset = Reset;
 
-    /// Waits for what comes next. Cancel safe: the position moves only with what is handed over.
-    pub(super) async fn next(&mut self) -> ApiResult<Step> {
+    async fn next(&mut self) -> ApiResult<Step> {
         loop {
             if self.state.stopping.is_cancelled() {
                 return Ok(Step::Stopping);
@@ -127,6 +105,22 @@ impl Follower {
         }
     }
 
+    fn place(&self) -> impl Display + Send {
+        self.cursor
+    }
+}
+
+impl Follower {
+    pub(super) fn new(state: AppState, id: InstanceId, kinds: Vec<EventKind>, after: i64) -> Self {
+        Self {
+            state,
+            id,
+            kinds,
+            cursor: after,
+            watch: None,
+        }
+    }
+
     /// None if all there is has been read.
     async fn read(&mut self) -> Result<Option<Step>, StoreError> {
         loop {
@@ -137,8 +131,8 @@ impl Follower {
             };
             if standing.oldest > self.cursor + 1 {
                 self.cursor = standing.oldest - 1;
-                let oldest = standing.oldest;
-                return Ok(Some(Step::Reset { oldest }));
+                let oldest_seq = standing.oldest;
+                return Ok(Some(Step::Reset(Reset { oldest_seq })));
             }
             if self.cursor >= standing.last {
                 return Ok(standing.status.is_final().then_some(Step::Ended));
@@ -188,96 +182,9 @@ impl Follower {
     }
 }
 
-/// Adds one frame: `id`, `event` and `data`.
-pub(super) fn frame(out: &mut Vec<u8>, id: i64, event: &str, data: &impl Serialize) {
-    out.extend_from_slice(format!("id: {id}\nevent: {event}\ndata: ").as_bytes());
-    let start = out.len();
-    if serde_json::to_writer(&mut *out, data).is_err() {
-        out.truncate(start);
-        out.extend_from_slice(b"null");
-    }
-    // An agent may have a carriage return between two tokens, which would end the line here.
-    for byte in &mut out[start..] {
-        if matches!(*byte, b'\r' | b'\n') {
-            *byte = b' ';
-        }
-    }
-    out.extend_from_slice(b"\n\n");
-}
-
-/// A response of server-sent events: `first`, then what `write` makes of each event (which may be nothing).
-///
-/// The body is made as it is read, a page at a time.
-pub(super) fn sse(
-    follower: Follower,
-    first: Vec<u8>,
-    write: impl Fn(&mut Vec<u8>, Event) + Send + Sync + 'static,
-) -> Response {
-    let mut head = b"retry: 1000\n\n".to_vec();
-    head.extend_from_slice(&first);
-    let rest = stream::unfold((Some(follower), write), |(follower, write)| async move {
-        let mut follower = follower?;
-        let (bytes, goes_on) = next_bytes(&mut follower, &write).await;
-        Some((Ok::<_, Infallible>(bytes), (goes_on.then_some(follower), write)))
-    });
-    let head = stream::iter([Ok(Bytes::from(head))]);
-    let headers = [
-        (header::CONTENT_TYPE, "text/event-stream"),
-        (header::CACHE_CONTROL, "no-store"),
-        // For proxies that would hold events back.
-        (header::HeaderName::from_static("x-accel-buffering"), "no"),
-    ];
-    let body = Body::from_stream(futures_util::StreamExt::chain(head, rest));
-    (headers, body).into_response()
-}
-
-/// The next bytes, and whether there are more.
-async fn next_bytes(follower: &mut Follower, write: &(impl Fn(&mut Vec<u8>, Event) + Sync)) -> (Bytes, bool) {
-    let deadline = Instant::now() + KEEP_ALIVE;
-    loop {
-        let mut out = Vec::new();
-        match timeout_at(deadline, follower.next()).await {
-            Err(_) => return (place(": keep-alive\n", follower), true),
-            Ok(Ok(Step::Events(events))) => events.into_iter().for_each(|event| write(&mut out, event)),
-            Ok(Ok(Step::Reset { oldest })) => {
-                frame(&mut out, oldest - 1, "reset", &json!({"oldest_seq": oldest}));
-            }
-            Ok(Ok(Step::Ended)) => return (place(": the instance has ended\n", follower), false),
-            Ok(Ok(Step::Stopping)) => return (place(": the server stops\n", follower), false),
-            Ok(Err(error)) => {
-                let cause = error.cause_text();
-                tracing::error!(instance_id = %follower.id, cause, "a stream broke off: {error}");
-                return (Bytes::new(), false);
-            }
-        }
-        if !out.is_empty() {
-            return (out.into(), true);
-        }
-        if Instant::now() >= deadline {
-            return (place(": keep-alive\n", follower), true);
-        }
-    }
-}
-
-/// A comment, and the place to come back to, which what was filtered out has moved.
-fn place(comment: &str, follower: &Follower) -> Bytes {
-    format!("{comment}id: {}\n\n", follower.cursor).into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_frame_is_one_line_of_data_whatever_the_agent_wrote() {
-        let raw = serde_json::value::RawValue::from_string("{\"a\":\r\n\"\\n\"}".to_owned()).unwrap();
-        let mut out = Vec::new();
-        frame(&mut out, 7, "update", &raw);
-        assert_eq!(
-            String::from_utf8(out).unwrap(),
-            "id: 7\nevent: update\ndata: {\"a\":  \"\\n\"}\n\n"
-        );
-    }
 
     #[test]
     fn a_header_is_a_number_or_refused() {

@@ -3,12 +3,11 @@
 //! The two directions do not wait for each other: a client that does not read its events can still cancel.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::HeaderMap;
 use axum::response::Response;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -24,19 +23,17 @@ use uuid::Uuid;
 use super::cancel::ReasonBody;
 use super::events::EventView;
 use super::prompt::PromptBody;
-use super::stream::{self, Follower, KEEP_ALIVE, Start, Step};
+use super::stream::{self, Follower, Reset, Start, Step};
 use crate::edge::extract::{ApiPath, ApiQuery, from_json};
 use crate::edge::request_id::RequestId;
 use crate::error::{ApiError, ApiResult, ErrorBody, ErrorCode};
 use crate::routes::page::names;
+use crate::routes::socket::{self, MAX_MISSED};
+use crate::routes::sse::{Follow as _, KEEP_ALIVE};
 use crate::state::AppState;
 
 /// How many answers may wait for a client that does not read; then no more commands are taken from it.
 const ANSWERS: usize = 16;
-/// A client that answers none of so many pings is gone.
-const MAX_MISSED: u32 = 4;
-/// What a client gets to take note of the end.
-const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Which events.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -67,9 +64,7 @@ enum Outgoing {
     Event {
         event: EventView,
     },
-    Reset {
-        oldest_seq: i64,
-    },
+    Reset(Reset),
     Accepted {
         r#ref: Option<Value>,
         #[serde(flatten)]
@@ -125,12 +120,8 @@ pub async fn ws(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> ApiResult<Response> {
     let id = super::instance(&state, &id).await?.id;
-    let upgrade = upgrade.map_err(|rejection| {
-        ApiError::bad_request("this route is a WebSocket: it needs that handshake")
-            .status(StatusCode::UPGRADE_REQUIRED)
-            .caused_by(rejection)
-    })?;
-    same_origin(&headers)?;
+    let upgrade = upgrade.map_err(socket::no_handshake)?;
+    socket::same_origin(&headers)?;
     let after = params.after.unwrap_or(0);
     if after < 0 {
         return Err(ApiError::validation("after", "must not be negative"));
@@ -155,26 +146,6 @@ pub async fn ws(
     }))
 }
 
-/// A browser asks no one before it lets a page of any site open a WebSocket here, so a page of another origin is refused.
-fn same_origin(headers: &HeaderMap) -> ApiResult<()> {
-    let text = |name| headers.get(name).and_then(|v| v.to_str().ok());
-    let Some(origin) = headers.get(header::ORIGIN) else {
-        return Ok(());
-    };
-    let authority = origin
-        .to_str()
-        .ok()
-        .and_then(|origin| origin.split_once("://"))
-        .map(|(_, authority)| authority);
-    match (authority, text(header::HOST)) {
-        (Some(authority), Some(host)) if authority.eq_ignore_ascii_case(host) => Ok(()),
-        _ => Err(ApiError::new(
-            ErrorCode::Forbidden,
-            "pages of another origin may not connect",
-        )),
-    }
-}
-
 async fn run(socket: WebSocket, follower: Follower, commands: Commands) {
     let stopping = commands.state.stopping.clone();
     let (mut sink, mut source) = socket.split();
@@ -195,16 +166,7 @@ async fn run(socket: WebSocket, follower: Follower, commands: Commands) {
             "the message could not be read, or no ping was answered",
         ),
     };
-    let reason = reason.into();
-    let farewell = async {
-        let frame = CloseFrame { code, reason };
-        if sink.send(Message::Close(Some(frame))).await.is_ok() {
-            // Until the client has closed too, so that it gets to see why.
-            while let Some(Ok(_)) = source.next().await {}
-        }
-    };
-    // A client that does not take part in its end is cut off.
-    let _ = timeout(CLOSE_LIMIT, farewell).await;
+    socket::close(sink, source, code, reason).await;
 }
 
 /// Sends events as they come, and answers between them.
@@ -225,7 +187,7 @@ async fn send(
         };
         let sent = match step {
             Ok(Ok(Step::Events(events))) => send_page(sink, events, &mut answers).await,
-            Ok(Ok(Step::Reset { oldest })) => sink.send(text(&Outgoing::Reset { oldest_seq: oldest })).await,
+            Ok(Ok(Step::Reset(reset))) => sink.send(text(&Outgoing::Reset(reset))).await,
             Ok(Ok(Step::Ended)) => {
                 while let Ok(answer) = answers.try_recv() {
                     if sink.send(text(&answer)).await.is_err() {
@@ -348,33 +310,6 @@ impl Commands {
                 Ok(Done::Cancel { message })
             }
             _ => Err(ApiError::validation("type", "must be 'prompt' or 'cancel'")),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_of_another_origin_are_refused() {
-        let allowed = |origin: Option<&str>| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::HOST, "localhost:8080".parse().unwrap());
-            if let Some(origin) = origin {
-                headers.insert(header::ORIGIN, origin.parse().unwrap());
-            }
-            same_origin(&headers).is_ok()
-        };
-        assert!(allowed(None) && allowed(Some("http://localhost:8080")));
-        for other in [
-            "http://evil.example",
-            "http://localhost:8081",
-            "http://localhost",
-            "null",
-            "",
-        ] {
-            assert!(!allowed(Some(other)), "{other}");
         }
     }
 }

@@ -4,6 +4,7 @@ mod database;
 mod process;
 mod runtime;
 mod server;
+mod socket;
 mod sse;
 mod stack;
 
@@ -11,6 +12,7 @@ pub(crate) use database::TestDatabase;
 pub(crate) use process::Kandev;
 pub(crate) use runtime::FakeRuntime;
 pub(crate) use server::TestServer;
+pub(crate) use socket::{Got, Socket};
 pub(crate) use sse::{Frame, Reader};
 pub(crate) use stack::{Answer, LIMIT, Stack, docker};
 

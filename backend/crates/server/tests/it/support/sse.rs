@@ -7,7 +7,10 @@ use super::LIMIT;
 /// One event of a stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
+    /// As a number, where it is one.
     pub(crate) id: i64,
+    /// As it came.
+    pub(crate) place: String,
     pub(crate) event: String,
     pub(crate) data: Value,
 }
@@ -19,6 +22,8 @@ pub(crate) struct Reader {
     read: usize,
     /// The `id` that came last, with an event or without.
     pub(crate) last_id: Option<i64>,
+    /// The same as it came.
+    pub(crate) last_place: Option<String>,
 }
 
 impl Reader {
@@ -28,6 +33,7 @@ impl Reader {
             bytes: Vec::new(),
             read: 0,
             last_id: None,
+            last_place: None,
         }
     }
 
@@ -36,7 +42,10 @@ impl Reader {
         loop {
             while let Some(block) = self.block() {
                 let id = block.lines().find_map(|line| line.strip_prefix("id: "));
-                self.last_id = id.map(|id| id.parse().unwrap()).or(self.last_id);
+                if let Some(id) = id {
+                    self.last_id = id.parse().ok();
+                    self.last_place = Some(id.to_owned());
+                }
                 if let Some(frame) = parse(&block) {
                     return Some(frame);
                 }
@@ -88,8 +97,10 @@ fn parse(block: &str) -> Option<Frame> {
     let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
     let data = field("data: ")?;
     assert_eq!(block.lines().count(), 3, "{block}");
+    let place = field("id: ").unwrap();
     Some(Frame {
-        id: field("id: ").unwrap().parse().unwrap(),
+        id: place.parse().unwrap_or(0),
+        place: place.to_owned(),
         event: field("event: ").unwrap().to_owned(),
         data: serde_json::from_str(data).unwrap(),
     })

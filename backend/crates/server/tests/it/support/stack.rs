@@ -139,12 +139,11 @@ impl Stack {
 
     pub(crate) fn url(&self, path: &str) -> String {
         let base = &self.kandev.as_ref().unwrap().url;
-        if path.starts_with("/api")
-            || !path.starts_with("/agents") && !path.starts_with("/tasks") && !path.starts_with("/sessions")
-        {
-            format!("{base}{path}")
-        } else {
+        let in_api = ["/agents", "/events", "/tasks", "/sessions"];
+        if in_api.iter().any(|start| path.starts_with(start)) {
             format!("{base}/api/v1{path}")
+        } else {
+            format!("{base}{path}")
         }
     }
 
@@ -164,13 +163,24 @@ impl Stack {
 
     /// Begins a stream of server-sent events, after `Last-Event-ID` if given. It must not be refused.
     pub(crate) async fn follow(&self, path: &str, last: Option<i64>) -> Reader {
-        let response = self.try_follow(path, last).await;
+        self.follow_from(path, last.map(|last| last.to_string()).as_deref())
+            .await
+    }
+
+    /// The same with any kind of id.
+    pub(crate) async fn follow_from(&self, path: &str, last: Option<&str>) -> Reader {
+        let response = self.try_follow_from(path, last).await;
         assert_eq!(response.status(), 200, "{path}");
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Reader::new(response)
     }
 
     pub(crate) async fn try_follow(&self, path: &str, last: Option<i64>) -> reqwest::Response {
+        self.try_follow_from(path, last.map(|last| last.to_string()).as_deref())
+            .await
+    }
+
+    pub(crate) async fn try_follow_from(&self, path: &str, last: Option<&str>) -> reqwest::Response {
         let request = self
             .http
             .get(self.url(path))
