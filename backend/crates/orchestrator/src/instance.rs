@@ -5,7 +5,7 @@
 //!    │          │            │              │           │
 //!    └──────────┴────────────┴──────┬───────┴───────────┘
 //!                                   ▼   told to end, or the container ended
-//!                   (ending) ─► Draining ─► Removing ─► Ended
+//!                   (ending) ─► Draining ─► Settled ─► Removing ─► Ended
 //! ```
 //!
 //! Everything that changes an instance is a step of this task: a command from the mailbox, a line of output, the end of
@@ -20,10 +20,12 @@ mod actor;
 mod catch_up;
 mod ending;
 mod engine;
+mod frames;
 mod handshake;
 mod output;
 mod pump;
 mod reconnect;
+mod rest;
 mod saved;
 mod turns;
 mod verdict;
@@ -76,7 +78,7 @@ pub(crate) enum Command {
     Stop {
         reason: Option<String>,
         force: bool,
-        reply: oneshot::Sender<()>,
+        reply: oneshot::Sender<Stopped>,
     },
 }
 
@@ -109,6 +111,17 @@ pub enum Cancelled {
     Cancelling,
     /// There was nothing to cancel, or it had been already.
     Nothing,
+    /// The instance was told, and what it made of it is not on record yet.
+    Underway,
+}
+
+/// What became of a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// The instance has ended, and that is on record.
+    Ended,
+    /// It ends, or has ended, and that is not on record yet: the agent takes its time, or the database is away.
+    Underway,
 }
 
 /// A way to an instance's task.

@@ -163,7 +163,7 @@ async fn write_until_answered(
         let result = match attempts {
             0 => writer.write(batches, clock.now()).await,
             // The connection may have broken after the commit and before its answer.
-            _ => match writer.has_written(batches).await {
+            _ => match writer.has_written(batches, clock.now()).await {
                 Ok(true) => Ok(()),
                 Ok(false) => writer.write(batches, clock.now()).await,
                 Err(error) => Err(error),

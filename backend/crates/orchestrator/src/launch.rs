@@ -147,6 +147,12 @@ pub enum LaunchError {
     /// The server is ending.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// It goes on, and is not on record yet.
+    #[error("the database does not answer; the launch goes on")]
+    Unanswered {
+        /// The instance.
+        id: InstanceId,
+    },
     /// The database.
     #[error(transparent)]
     Store(#[from] kandev_store::StoreError),

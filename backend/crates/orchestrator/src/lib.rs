@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use catalogue::Catalogue;
-pub use instance::{Accepted, Cancelled, Failure, PromptRefused, View};
+pub use instance::{Accepted, Cancelled, Failure, PromptRefused, Stopped, View};
 pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources};
 pub use orchestrator::{CommandError, Launched, Orchestrator, Parts};
 pub use secrets::Sealer;

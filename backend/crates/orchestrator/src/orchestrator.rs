@@ -1,5 +1,6 @@
 //! The way in: launches, and commands to instances.
 
+mod commands;
 mod take_up;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::Prompt;
-use kandev_domain::lifecycle::{Refusal, WhenBusy};
+use kandev_domain::lifecycle::Refusal;
 use kandev_domain::status::PermissionPolicy;
 use kandev_domain::{AgentType, Clock, InstanceId, TaskId};
 use kandev_runtime::ContainerRuntime;
@@ -22,10 +23,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use commands::CommandError;
+
 use crate::catalogue::Catalogue;
-use crate::instance::{
-    Accepted, Actor, Cancelled, Command, Handle, Parts as ActorParts, PromptRefused, View,
-};
+use crate::instance::{Actor, Command, Handle, Parts as ActorParts, View};
 use crate::journal::Journal;
 use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom};
 use crate::secrets::Sealer;
@@ -38,6 +39,11 @@ use crate::{Shared, reconcile};
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(15);
 /// How long what is left to store may take then.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long one look at the database may take.
+const STORE_LIMIT: Duration = Duration::from_secs(15);
+/// How long a launch waits for its container to be on record.
+const LAUNCH_LIMIT: Duration = Duration::from_secs(90);
 
 /// What an orchestrator is made of.
 pub struct Parts {
@@ -118,26 +124,6 @@ impl std::fmt::Debug for Orchestrator {
 pub struct Launched {
     /// The instance.
     pub id: InstanceId,
-}
-
-/// Why a command did not reach an instance, or did nothing.
-#[derive(Debug, thiserror::Error)]
-pub enum CommandError {
-    /// There is none with this id.
-    #[error("there is no such instance")]
-    NotFound,
-    /// Its state does not admit it.
-    #[error(transparent)]
-    Refused(#[from] PromptRefused),
-    /// Too many commands wait.
-    #[error("too many commands wait for the instance")]
-    TooMany,
-    /// The instance is recorded as active, but not held here.
-    #[error("the instance is not held by this server")]
-    NotHere,
-    /// The database.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 impl Orchestrator {
@@ -262,8 +248,9 @@ impl Orchestrator {
         let id = InstanceId::generate();
         let task_id = request.task_id.clone().unwrap_or_else(TaskId::generate);
         let launching = Launching::new(&self.held, id);
-        self.record(id, &task_id, &request, &workspace.to_string_lossy())
-            .await?;
+        let workspace_path = workspace.to_string_lossy();
+        let record = self.record(id, &task_id, &request, &workspace_path);
+        kandev_store::within(STORE_LIMIT, record).await?;
         let spec = InstanceSpec {
             id,
             task_id,
@@ -288,7 +275,10 @@ impl Orchestrator {
         };
         self.start_task(parts);
         drop(launching);
-        match answer.await {
+        let Ok(answer) = tokio::time::timeout(LAUNCH_LIMIT, answer).await else {
+            return Err(LaunchError::Unanswered { id });
+        };
+        match answer {
             Ok(Ok(())) => Ok(Launched { id }),
             Ok(Err(failure)) => Err(LaunchError::Failed {
                 id,
@@ -320,7 +310,8 @@ impl Orchestrator {
         let Some(session_id) = &request.session_id else {
             return Ok(None);
         };
-        let known = sessions::by_agents_id(&self.shared.pool, session_id, Some(&request.agent_type)).await?;
+        let look = sessions::by_agents_id(&self.shared.pool, session_id, Some(&request.agent_type));
+        let known = kandev_store::within(STORE_LIMIT, look).await?;
         Ok(Some(ResumeFrom {
             session_id: session_id.clone(),
             key: known.map(|s| s.key),
@@ -393,7 +384,7 @@ impl Orchestrator {
         env: BTreeMap<String, String>,
         prompt: Option<Prompt>,
     ) -> Result<Launched, LaunchError> {
-        let old = instances::get(&self.shared.pool, id)
+        let old = kandev_store::within(STORE_LIMIT, instances::get(&self.shared.pool, id))
             .await?
             .ok_or(LaunchError::NoSuchInstance)?;
         if !old.status.is_final() {
@@ -452,79 +443,6 @@ impl Orchestrator {
             options,
             resumed_from: Some(old.id),
         })
-    }
-
-    /// Gives an instance a prompt.
-    pub async fn prompt(
-        &self,
-        id: InstanceId,
-        prompt: Prompt,
-        when_busy: WhenBusy,
-    ) -> Result<Accepted, CommandError> {
-        let (reply, answer) = oneshot::channel();
-        let answered = self
-            .command(
-                id,
-                Command::Prompt {
-                    prompt,
-                    when_busy,
-                    reply,
-                },
-                answer,
-            )
-            .await?;
-        Ok(answered.ok_or(PromptRefused::State(Refusal::Ended))??)
-    }
-
-    /// Cancels what an instance is doing.
-    pub async fn cancel(&self, id: InstanceId, reason: Option<String>) -> Result<Cancelled, CommandError> {
-        let (reply, answer) = oneshot::channel();
-        let answered = self
-            .command(id, Command::Cancel { reason, reply }, answer)
-            .await?;
-        Ok(answered.unwrap_or(Cancelled::Nothing))
-    }
-
-    /// Ends an instance, and answers once it has ended.
-    pub async fn stop(
-        &self,
-        id: InstanceId,
-        reason: Option<String>,
-        force: bool,
-    ) -> Result<(), CommandError> {
-        let (reply, answer) = oneshot::channel();
-        self.command(id, Command::Stop { reason, force, reply }, answer)
-            .await?;
-        Ok(())
-    }
-
-    /// Sends a command to an instance's task; none if the instance has ended.
-    async fn command<T>(
-        &self,
-        id: InstanceId,
-        command: Command,
-        answer: oneshot::Receiver<T>,
-    ) -> Result<Option<T>, CommandError> {
-        if let Some(mailbox) = self.held.mailbox(id) {
-            match mailbox.try_send(command) {
-                Ok(()) => {
-                    if let Ok(answer) = answer.await {
-                        return Ok(Some(answer));
-                    }
-                }
-                Err(mpsc::error::TrySendError::Full(_)) => return Err(CommandError::TooMany),
-                // It has just ended.
-                Err(mpsc::error::TrySendError::Closed(_)) => {}
-            }
-        }
-        let instance = instances::get(&self.shared.pool, id)
-            .await?
-            .ok_or(CommandError::NotFound)?;
-        if instance.status.is_final() {
-            Ok(None)
-        } else {
-            Err(CommandError::NotHere)
-        }
     }
 
     /// Stores the last of what happened and lets every instance go, for the next server to take up; or ends them all.

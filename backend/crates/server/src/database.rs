@@ -15,7 +15,7 @@ const START_LIMIT: Duration = Duration::from_mins(1);
 const FIRST_DELAY: Duration = Duration::from_millis(200);
 const LAST_DELAY: Duration = Duration::from_secs(5);
 /// How long a statement waits for a connection of the pool.
-const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
+const ACQUIRE_LIMIT: Duration = Duration::from_secs(5);
 /// How long the pool's connections get to end in order.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 const MAX_CONNECTIONS: u32 = 20;

@@ -11,6 +11,9 @@ pub enum StoreError {
     /// The database does not answer, or its connection broke.
     #[error("the database does not answer: {0}")]
     Unavailable(#[source] sqlx::Error),
+    /// The database did not answer in time.
+    #[error("the database did not answer within {0:?}")]
+    Late(std::time::Duration),
     /// The database refused.
     #[error("the database refused: {0}")]
     Database(#[source] sqlx::Error),
@@ -48,7 +51,7 @@ pub enum StoreError {
 impl StoreError {
     /// True if the same call may well work later.
     pub const fn is_transient(&self) -> bool {
-        matches!(self, Self::Unavailable(_))
+        matches!(self, Self::Unavailable(_) | Self::Late(_))
     }
 
     pub(crate) fn bad_row(

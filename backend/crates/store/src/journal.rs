@@ -1,12 +1,14 @@
 //! The journal: what happened to each instance, in order, and the rows that must change together with it.
 //!
 //! [`JournalWriter::write`] stores the batches of many instances in one transaction. It has its own connection, on which a
-//! commit does not wait for the disk (D3), unless a batch says `durable`: then everything before it becomes durable too.
+//! commit does not wait for the disk (D3), unless a batch says `durable`: then everything before it becomes durable too. What
+//! a crash of PostgreSQL takes back before that, the writer writes again.
 
 mod all;
 mod logs;
 mod place;
 mod read;
+mod recent;
 
 use chrono::{DateTime, Utc};
 use kandev_domain::{InstanceId, LogStream};
@@ -24,6 +26,9 @@ pub use all::{AllQuery, AllReader, Read, Reset, Room, take_over_order};
 pub use logs::{LogLine, LogPage, LogQuery, logs};
 pub use place::{InvalidPlace, Place};
 pub use read::{EventPage, EventQuery, Position, Standing, events, position, standing};
+
+/// How long a connection may take to be made.
+const CONNECT_LIMIT: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// A change that commits together with the events that tell of it.
 #[derive(Debug, Clone)]
@@ -123,6 +128,7 @@ impl Batch {
 pub struct JournalWriter {
     options: PgConnectOptions,
     connection: Option<PgConnection>,
+    recent: recent::Recent,
 }
 
 impl JournalWriter {
@@ -131,44 +137,64 @@ impl JournalWriter {
         Self {
             options: (*pool.connect_options()).clone(),
             connection: None,
+            recent: recent::Recent::default(),
         }
     }
 
     /// Stores all or nothing. After a transient error the connection is made anew at the next call.
     pub async fn write(&mut self, batches: &[Batch], now: DateTime<Utc>) -> Result<()> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => connect(&self.options).await?,
-        };
-        let written = write_on(&mut connection, batches, now).await;
+        let mut connection = self.connection().await?;
+        let durable = batches.iter().any(|b| b.durable) || self.recent.is_due();
+        let written = write_on(&mut connection, batches, now, durable).await;
         // A connection that failed in the middle may hold half a transaction.
         if written.is_ok() {
             self.connection = Some(connection);
+            if durable {
+                self.recent.forget();
+            } else {
+                self.recent.keep(batches, now);
+            }
         }
         written
     }
 
+    /// A new one finds what the database had, or gives it back.
+    async fn connection(&mut self) -> Result<PgConnection> {
+        if let Some(connection) = self.connection.take() {
+            return Ok(connection);
+        }
+        let mut connection = connect(&self.options).await?;
+        self.recent.restore(&mut connection).await?;
+        Ok(connection)
+    }
+
     /// True if these batches are in the database already: after a commit whose answer was lost. They were written in
     /// one transaction, so the first one with events tells for all.
-    pub async fn has_written(&mut self, batches: &[Batch]) -> Result<bool> {
+    pub async fn has_written(&mut self, batches: &[Batch], now: DateTime<Utc>) -> Result<bool> {
         let Some(batch) = batches.iter().find(|b| !b.body.is_empty()) else {
             return Ok(false);
         };
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => connect(&self.options).await?,
-        };
-        let found = sqlx::query_scalar::<_, bool>(
-            "SELECT EXISTS (SELECT 1 FROM journal WHERE instance_id = $1 AND first_seq = $2 AND body = $3)",
-        )
-        .bind(batch.instance_id.0)
-        .bind(batch.first_seq)
-        .bind(batch.body.as_slice())
-        .fetch_one(&mut connection)
-        .await?;
+        let mut connection = self.connection().await?;
+        let found = has(&mut connection, batch).await?;
         self.connection = Some(connection);
+        if found {
+            self.recent.keep(batches, now);
+        }
         Ok(found)
     }
+}
+
+/// True if a batch with events is in the database.
+async fn has(connection: &mut PgConnection, batch: &Batch) -> Result<bool> {
+    let found = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM journal WHERE instance_id = $1 AND first_seq = $2 AND body = $3)",
+    )
+    .bind(batch.instance_id.0)
+    .bind(batch.first_seq)
+    .bind(batch.body.as_slice())
+    .fetch_one(connection)
+    .await?;
+    Ok(found)
 }
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
@@ -177,13 +203,20 @@ async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
         .application_name("kandev-journal")
         .options([("synchronous_commit", "off")]);
     // Whatever keeps us out (a password that was changed, say) may let us in again; it says nothing about a batch.
-    PgConnection::connect_with(&options)
-        .await
-        .map_err(StoreError::Unavailable)
+    let connect = async {
+        PgConnection::connect_with(&options)
+            .await
+            .map_err(StoreError::Unavailable)
+    };
+    crate::within(CONNECT_LIMIT, connect).await
 }
 
-async fn write_on(connection: &mut PgConnection, batches: &[Batch], now: DateTime<Utc>) -> Result<()> {
-    let durable = batches.iter().any(|b| b.durable);
+async fn write_on(
+    connection: &mut PgConnection,
+    batches: &[Batch],
+    now: DateTime<Utc>,
+    durable: bool,
+) -> Result<()> {
     if !durable && batches.iter().all(|b| b.changes.is_empty()) {
         return insert_rows(connection, batches, now).await;
     }

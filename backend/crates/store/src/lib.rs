@@ -27,6 +27,18 @@ pub async fn migrate(pool: &PgPool) -> Result<()> {
     journal::take_over_order(pool).await
 }
 
+/// Bounds a wait for the database: a server that is frozen, or cut off, keeps its connections and says nothing on them.
+///
+/// Whether a write that was given up took place is not known.
+pub async fn within<T, E: From<StoreError>>(
+    limit: std::time::Duration,
+    work: impl Future<Output = std::result::Result<T, E>>,
+) -> std::result::Result<T, E> {
+    tokio::time::timeout(limit, work)
+        .await
+        .unwrap_or_else(|_| Err(StoreError::Late(limit).into()))
+}
+
 /// Text as PostgreSQL takes it: it has no NUL, for which the replacement character stands in.
 pub(crate) fn pg_text(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains('\0') {

@@ -17,12 +17,12 @@ use tracing::Instrument;
 
 use super::ending::{Cause, Ending};
 use super::handshake::Call;
-use super::pump::{self, Output, Pump};
+use super::pump::{Output, Pump};
 use super::reconnect::Reconnected;
 use super::saved::SavedPhase;
 use super::turns::Turns;
 use super::verdict::Verdict;
-use super::{Cancelled, Command, Handle, MAILBOX, View};
+use super::{Cancelled, Command, Handle, MAILBOX, Stopped, View};
 use crate::Shared;
 use crate::journal::JournalError;
 use crate::launch::InstanceSpec;
@@ -46,6 +46,8 @@ pub(super) enum Phase {
     Ready,
     /// The container has ended; the rest of its output is read.
     Draining { until: Instant },
+    /// Everything there will be is on its way to the database. Until it is there the container stays: its log has it too.
+    Settled { since: Instant },
     /// The container is being removed.
     Removing,
     /// The last batch is on its way.
@@ -75,6 +77,8 @@ pub(super) struct Link {
     pub pump: Pump,
     /// The output has ended.
     pub ended: bool,
+    /// It is read from the engine's log, after the container's end.
+    pub from_log: bool,
 }
 
 /// The session, once established.
@@ -124,7 +128,7 @@ pub(crate) struct Actor {
     pub(super) status: InstanceStatus,
     pub(super) stderr_tail: Tail,
     pub(super) created: Option<oneshot::Sender<Result<(), super::ending::Failure>>>,
-    pub(super) stop_replies: Vec<oneshot::Sender<()>>,
+    pub(super) stop_replies: Vec<oneshot::Sender<Stopped>>,
     /// Frames that found the writer's queue full.
     pub(super) unsent: std::collections::VecDeque<Bytes>,
     /// Frames since the link was made that may not have reached the agent, by number.
@@ -136,6 +140,12 @@ pub(crate) struct Actor {
     pub(super) resend_at: Option<Instant>,
     /// Told when the log has been read up to now: whether something is missing.
     pub(super) gap: Option<oneshot::Receiver<bool>>,
+    /// Output was given up that the engine's log has.
+    pub(super) unread: bool,
+    /// When the log is tried again.
+    pub(super) reread_at: Option<Instant>,
+    /// Since when output waits for the database.
+    pub(super) stalled: Option<Instant>,
     /// An end that was under way.
     pub(super) taken_cause: Option<Cause>,
     /// Lines of each pipe that were stored when the instance was taken up.
@@ -232,6 +242,9 @@ impl Actor {
             ambiguous: Vec::new(),
             resend_at: None,
             gap: None,
+            unread: false,
+            reread_at: None,
+            stalled: None,
             taken_cause: None,
             taken_lines: kandev_store::journal::PipeLines::default(),
             saved_text: String::new(),
@@ -273,6 +286,10 @@ impl Actor {
             self.show();
             self.save();
             self.outbox.flush();
+            self.watch_stall();
+            if matches!(self.phase, Phase::Settled { .. }) && self.outbox.is_idle() {
+                self.remove();
+            }
             if matches!(self.phase, Phase::Ended) && self.outbox.is_idle() {
                 break;
             }
@@ -358,19 +375,6 @@ impl Actor {
             .send_if_modified(|view| std::mem::replace(&mut view.seq, seq) != seq);
     }
 
-    /// Lets a frame out to the agent, once this step is stored. Until it is known to be written, it is on record.
-    pub(super) fn send(&mut self, frame: Bytes) {
-        self.numbered += 1;
-        self.unwritten.push_back((self.numbered, frame.clone()));
-        self.outbox.effect(Effect::Write(frame));
-    }
-
-    fn were_written(&mut self, count: u64) {
-        while self.unwritten.front().is_some_and(|(number, _)| *number <= count) {
-            self.unwritten.pop_front();
-        }
-    }
-
     /// Keeps what another process would need, if it has changed.
     fn save(&mut self) {
         if self.outbox.is_storing() || matches!(self.phase, Phase::Ended) {
@@ -385,26 +389,6 @@ impl Actor {
             Err(error) => tracing::error!(%error, "the instance could not be taken up from here"),
         }
         self.saved_text = String::from(Box::<str>::from(saved));
-    }
-
-    /// Writes in order: once one frame waits, the following wait behind it.
-    fn write(&mut self, frame: Bytes) {
-        let Some(link) = &self.link else { return };
-        if !self.unsent.is_empty() {
-            self.unsent.push_back(frame);
-            return;
-        }
-        match link.writer.try_send(frame) {
-            Ok(()) => {}
-            Err(kandev_acp::writer::TrySendError::Full(frame)) => self.unsent.push_back(frame),
-            // The agent closed its stdin or is gone; its exit, or the turn's time, will tell.
-            Err(kandev_acp::writer::TrySendError::Closed(_)) => {
-                self.log(
-                    LogLevel::Warn,
-                    "a frame could not be written: the agent's stdin is closed".to_owned(),
-                );
-            }
-        }
     }
 
     fn show(&mut self) {
@@ -498,7 +482,7 @@ impl Actor {
                     _ => {}
                 }
                 if matches!(self.phase, Phase::Ended) {
-                    self.answer_stops();
+                    self.answer_stops(Stopped::Ended);
                 }
             }
         }
@@ -512,9 +496,7 @@ impl Actor {
     }
 
     fn output(&mut self, output: Option<Output>) {
-        if let Phase::Draining { until } = &mut self.phase {
-            *until = Instant::now() + pump::DRAIN_SILENCE;
-        }
+        self.drain_on();
         match output {
             Some(Output::Lines { lines, .. }) => {
                 for (channel, line) in lines {
@@ -522,7 +504,7 @@ impl Actor {
                 }
             }
             Some(Output::End(error)) => self.output_ended(error),
-            None => self.output_ended(Some("the reader stopped".to_owned())),
+            None => self.output_ended(Some(RuntimeError::Broken("the reader stopped".to_owned()))),
         }
     }
 }

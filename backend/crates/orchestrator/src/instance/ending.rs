@@ -14,14 +14,19 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::Stopped;
 use super::actor::{Actor, EngineDone, Phase};
 use super::pump::DRAIN_SILENCE;
+use super::reconnect::ENGINE_RETRY;
 use super::turns::{End, TurnFailure};
 
 /// Far enough away to stand for never.
 const NEVER: Duration = Duration::from_hours(365 * 24);
 /// How long the container may live on after its output ended, or after the engine stopped it.
 const EXIT_EXPECTED: Duration = Duration::from_secs(10);
+
+/// How long those who wait for an end wait for the database, once the container has ended.
+const STORE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why an instance fails.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -93,6 +98,7 @@ impl Actor {
             | Phase::Connecting
             | Phase::Reconnecting(_)
             | Phase::Draining { .. }
+            | Phase::Settled { .. }
             | Phase::Removing
             | Phase::Ended => {}
         }
@@ -102,7 +108,7 @@ impl Actor {
     pub(super) const fn is_over(&self) -> bool {
         matches!(
             self.phase,
-            Phase::Draining { .. } | Phase::Removing | Phase::Ended
+            Phase::Draining { .. } | Phase::Settled { .. } | Phase::Removing | Phase::Ended
         )
     }
 
@@ -132,25 +138,23 @@ impl Actor {
         let Some(container) = self.container.clone() else {
             return;
         };
-        if self.is_stalled() {
-            // The engine hangs on a container whose output nobody reads.
-            self.log(
-                LogLevel::Warn,
-                "the output is given up, so that the container can be stopped".to_owned(),
-            );
-            let reason = json!({"reason": "the instance was stopped while its output could not be stored"});
-            self.event(EventKind::Gap, &reason);
-            self.drop_link();
-        }
         let runtime = std::sync::Arc::clone(&self.shared.runtime);
         let grace = self.shared.settings.stop_grace;
         self.engine = Some(Box::pin(async move {
-            let result = if forced {
-                runtime.kill(&container).await
-            } else {
-                runtime.stop(&container, grace).await
-            };
-            EngineDone::Stopped(result)
+            loop {
+                let result = if forced {
+                    runtime.kill(&container).await
+                } else {
+                    runtime.stop(&container, grace).await
+                };
+                match result {
+                    // It comes back, and with it the container.
+                    Err(RuntimeError::Unavailable(_) | RuntimeError::Broken(_)) => {
+                        tokio::time::sleep(ENGINE_RETRY).await;
+                    }
+                    result => return EngineDone::Stopped(result),
+                }
+            }
         }));
     }
 
@@ -216,6 +220,9 @@ impl Actor {
         if self.is_over() {
             return;
         }
+        if self.unread && self.exit_status.is_some() {
+            return self.read_rest();
+        }
         self.phase = Phase::Draining {
             until: Instant::now() + DRAIN_SILENCE,
         };
@@ -236,7 +243,7 @@ impl Actor {
                 &json!({"reason": "the output did not end with the container"}),
             );
         }
-        self.remove();
+        self.settle();
     }
 
     /// Every turn gets its end.
@@ -270,13 +277,36 @@ impl Actor {
         super::raw(&details)
     }
 
-    /// Settles the turns and removes the container, known or not: a create that was not answered may have made one.
-    pub(super) fn remove(&mut self) {
-        self.phase = Phase::Removing;
+    /// Nothing more will come: every turn gets its end. The container goes when all of it is stored.
+    pub(super) fn settle(&mut self) {
+        // The log has been read, and told in the same moment whether it was whole.
+        let gap = self.gap.take().and_then(|mut gap| gap.try_recv().ok());
+        if let Some(gap) = gap {
+            self.log_was_read(gap);
+        }
+        if std::mem::take(&mut self.unread) {
+            let reason = json!({"reason": "the rest of the output could not be read"});
+            self.event(EventKind::Gap, &reason);
+        }
+        self.phase = Phase::Settled {
+            since: Instant::now(),
+        };
         self.drop_link();
         self.exit = None;
-        self.verdict = Some(self.judge());
+        self.verdict = Some(self.verdict());
         self.settle_turns();
+        if let Some(exit) = self.exit_status.clone() {
+            let oom_killed = self.ran_out_of_memory();
+            self.outbox.patch(|p| {
+                p.exit_code = Some(exit.code);
+                p.oom_killed = Some(oom_killed);
+            });
+        }
+    }
+
+    /// Removes the container, known or not: a create that was not answered may have made one.
+    pub(super) fn remove(&mut self) {
+        self.phase = Phase::Removing;
         let runtime = std::sync::Arc::clone(&self.shared.runtime);
         let (id, owner) = (self.spec.id.to_string(), self.shared.settings.owner.clone());
         let container = self.container.clone();
@@ -322,7 +352,7 @@ impl Actor {
         if self.ending.is_none() {
             self.end(Cause::Failed(failure));
         }
-        self.remove();
+        self.settle();
     }
 
     /// Tells the final status, and answers who waits for it.
@@ -366,12 +396,21 @@ impl Actor {
         self.outbox.durable();
         let created = verdict.failure.map_or(Ok(()), Err);
         self.reply_created(created);
-        self.answer_stops();
+        self.answer_stops(Stopped::Ended);
     }
 
-    pub(super) fn answer_stops(&mut self) {
+    /// Answers those who wait for the end, once this step is stored.
+    pub(super) fn answer_stops(&mut self, stopped: Stopped) {
         for reply in std::mem::take(&mut self.stop_replies) {
-            self.reply(reply, ());
+            self.reply(reply, stopped);
+        }
+    }
+
+    /// The container has ended, and the database does not say so: nobody is kept waiting for that.
+    fn answer_early(&mut self) {
+        for reply in std::mem::take(&mut self.stop_replies) {
+            // A caller that went away does not need the answer.
+            let _ = reply.send(Stopped::Underway);
         }
     }
 
@@ -384,11 +423,16 @@ impl Actor {
             }
         };
         match (&self.phase, &self.ending) {
-            (Phase::Draining { until }, _) => consider((!self.is_stalled()).then_some(*until)),
+            (Phase::Draining { until }, _) => consider(match self.reread_at {
+                None => (!self.is_stalled()).then_some(*until),
+                later => later,
+            }),
+            (Phase::Settled { .. }, _) => consider(self.answer_until()),
             (Phase::Removing | Phase::Ended, _) => {}
             (_, Some(ending)) => {
-                if matches!(ending.stage, Stage::Cancelling) {
-                    consider(self.cancel_until());
+                match ending.stage {
+                    Stage::Cancelling => consider(self.cancel_until()),
+                    Stage::Terminating => consider(self.stall_until()),
                 }
                 consider(self.exit_expected);
             }
@@ -397,12 +441,20 @@ impl Actor {
                 consider(self.handshake_until);
                 consider(self.resend_at);
                 consider(self.exit_expected);
-                consider(self.cancel_until());
+                consider(self.cancel_until().filter(|_| self.stalled.is_none()));
                 consider(self.turns.running.as_ref().and_then(|r| r.until));
                 consider(self.idle_until());
             }
         }
         next
+    }
+
+    /// When those who wait for the end are told that it is not on record yet.
+    fn answer_until(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Settled { since } if !self.stop_replies.is_empty() => Some(since + STORE_PATIENCE),
+            _ => None,
+        }
     }
 
     fn cancel_until(&self) -> Option<Instant> {
@@ -424,16 +476,25 @@ impl Actor {
         let now = Instant::now();
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         match (&self.phase, &self.ending) {
+            (Phase::Draining { .. }, _) if self.reread_at.is_some() => {
+                if due(self.reread_at) {
+                    self.read_rest();
+                }
+            }
             (Phase::Draining { until }, _) if *until <= now => self.conclude(),
-            (Phase::Draining { .. } | Phase::Removing | Phase::Ended, _) => {}
+            (Phase::Settled { .. }, _) if due(self.answer_until()) => self.answer_early(),
+            (Phase::Draining { .. } | Phase::Settled { .. } | Phase::Removing | Phase::Ended, _) => {}
             (_, Some(ending)) => {
-                let ignored = matches!(ending.stage, Stage::Cancelling) && due(self.cancel_until());
-                if due(self.exit_expected) {
+                let terminating = matches!(ending.stage, Stage::Terminating);
+                let ignored = !terminating && due(self.cancel_until());
+                if terminating && due(self.stall_until()) {
+                    self.leave_output();
+                } else if due(self.exit_expected) {
                     self.log(
                         LogLevel::Error,
                         "the engine does not say how the container ended".to_owned(),
                     );
-                    self.remove();
+                    self.settle();
                 } else if ignored {
                     self.terminate();
                 }
@@ -453,7 +514,9 @@ impl Actor {
                 let message = "the connection to the container is lost".to_owned();
                 self.fail(FailureCode::RuntimeLost, message);
             }
-            (_, None) if due(self.cancel_until()) => self.end(Cause::IgnoredCancel),
+            (_, None) if due(self.cancel_until()) && self.stalled.is_none() => {
+                self.end(Cause::IgnoredCancel);
+            }
             (_, None) if due(self.turns.running.as_ref().and_then(|r| r.until)) => {
                 if let Some(running) = &mut self.turns.running {
                     running.until = None;

@@ -52,7 +52,7 @@ impl Actor {
                 let container_id = id.0.clone();
                 self.outbox.patch(|p| p.container_id = Some(container_id));
                 if self.ending.is_some() {
-                    return self.remove();
+                    return self.settle();
                 }
                 self.reply_created(Ok(()));
                 // Before the start: the agent may answer before it is asked.
@@ -70,7 +70,7 @@ impl Actor {
                     LogLevel::Warn,
                     format!("the container could not be stopped: {error}"),
                 );
-                self.remove();
+                self.settle();
             }
             EngineDone::Removed(result) => self.removed(result),
         }
@@ -86,16 +86,21 @@ impl Actor {
     }
 
     pub(super) fn link(&mut self, connected: Connected) {
+        self.link_to(connected.attachment, false);
+        self.exit = Some(connected.exit);
+    }
+
+    pub(super) fn link_to(&mut self, attachment: Attachment, from_log: bool) {
         let tracker = &self.shared.tracker;
-        let Attachment { stdin, output } = connected.attachment;
+        let Attachment { stdin, output } = attachment;
         let writer = FrameWriter::spawn(stdin, tracker);
         self.link = Some(Link {
             written: writer.written(),
             writer,
             pump: pump::start(output, self.shared.settings.max_line_bytes, tracker),
             ended: false,
+            from_log,
         });
-        self.exit = Some(connected.exit);
     }
 }
 

@@ -5,7 +5,7 @@ use kandev_acp::permission::{choose, permission_response};
 use kandev_acp::{Dialect, Effect as Said, Id, Incoming, Line, RpcError, outgoing, read_update};
 use kandev_domain::status::PermissionPolicy;
 use kandev_domain::{EventKind, LogLevel, LogStream};
-use kandev_runtime::Channel;
+use kandev_runtime::{Channel, RuntimeError};
 use kandev_store::record::{Data, Record, Source};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -221,15 +221,21 @@ impl Actor {
     }
 
     /// The pipes closed, or the connection to the engine broke.
-    pub(super) fn output_ended(&mut self, error: Option<String>) {
+    pub(super) fn output_ended(&mut self, error: Option<RuntimeError>) {
+        let mut from_log = false;
         if let Some(link) = &mut self.link {
             link.ended = true;
+            from_log = link.from_log;
         }
         if let Some(error) = error {
             self.log(
                 LogLevel::Warn,
                 format!("the container's output broke off: {error}"),
             );
+            if from_log && error.is_transient() {
+                return self.read_rest_later();
+            }
+            let error = error.to_string();
             self.event(
                 EventKind::Gap,
                 &json!({"reason": "the connection to the container broke", "error": error}),

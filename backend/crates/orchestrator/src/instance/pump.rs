@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use kandev_acp::{Line, LineDecoder};
-use kandev_runtime::{Channel, OutputStream};
+use kandev_runtime::{Channel, OutputStream, RuntimeError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,7 +26,7 @@ pub(crate) enum Output {
         _bytes: OwnedSemaphorePermit,
     },
     /// There is no more: the container's pipes closed, or the connection broke.
-    End(Option<String>),
+    End(Option<RuntimeError>),
 }
 
 /// The reading end of a pump.
@@ -60,7 +60,7 @@ async fn pump(mut stream: OutputStream, max_line: usize, sender: mpsc::Sender<Ou
         let chunk = match chunk {
             Ok(chunk) => chunk,
             Err(e) => {
-                error = Some(e.to_string());
+                error = Some(e);
                 break;
             }
         };
@@ -78,10 +78,15 @@ async fn pump(mut stream: OutputStream, max_line: usize, sender: mpsc::Sender<Ou
             return;
         }
     }
-    let rest = [
-        (Channel::Stdout, stdout.finish()),
-        (Channel::Stderr, stderr.finish()),
-    ];
+    // Where the connection broke, half a line is no line: whoever reads on reads it whole.
+    let rest = if error.is_some() {
+        [(Channel::Stdout, None), (Channel::Stderr, None)]
+    } else {
+        [
+            (Channel::Stdout, stdout.finish()),
+            (Channel::Stderr, stderr.finish()),
+        ]
+    };
     let lines: Vec<_> = rest
         .into_iter()
         .filter_map(|(channel, line)| line.map(|line| (channel, line)))
@@ -121,3 +126,5 @@ fn size_of_line(line: &Line) -> usize {
 
 /// How long output may stay silent after the container's end before it is given up.
 pub(crate) const DRAIN_SILENCE: Duration = Duration::from_secs(2);
+/// The same of the engine's log, which is silent while lines are passed over that are stored.
+pub(crate) const LOG_SILENCE: Duration = Duration::from_mins(1);

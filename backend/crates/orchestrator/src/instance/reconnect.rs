@@ -8,7 +8,7 @@ use kandev_acp::peer::Peer;
 use kandev_acp::{Dialect, dialect};
 use kandev_domain::content::Prompt;
 use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, TurnId};
-use kandev_runtime::{Attachment, ContainerId, ContainerRuntime, ContainerState, RuntimeError};
+use kandev_runtime::{ContainerId, ContainerRuntime, ContainerState, ExitStatus, RuntimeError};
 use kandev_store::journal::PipeLines;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -24,7 +24,7 @@ use super::turns::{Cancel, Running};
 /// How long the agent gets to show that a frame reached it of which that is not known.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 /// How often an engine that is away is asked again.
-const ENGINE_RETRY: Duration = Duration::from_secs(1);
+pub(super) const ENGINE_RETRY: Duration = Duration::from_secs(1);
 
 /// What a process has to know of an instance to take it up.
 #[derive(Debug)]
@@ -46,6 +46,8 @@ pub(super) enum Reconnected {
     Started(Connected),
     /// Its output goes on after what is stored. Told later: whether something is missing.
     Found(Connected, oneshot::Receiver<bool>),
+    /// It has ended, and its output is in the engine's log.
+    Ended(ExitStatus),
 }
 
 impl Actor {
@@ -100,6 +102,7 @@ impl Actor {
             self.turns.put_back(id, prompt);
         }
         self.taken_cause = saved.ending;
+        self.verdict = saved.verdict;
         self.taken_lines = lines;
     }
 
@@ -183,6 +186,13 @@ impl Actor {
                 self.gap = Some(gap);
                 connected
             }
+            Ok(Reconnected::Ended(status)) => {
+                if let Some(cause) = self.taken_cause.take() {
+                    self.end(cause);
+                }
+                self.unread = true;
+                return self.exited(Ok(status));
+            }
         };
         self.link(connected);
         self.phase = match phase {
@@ -213,7 +223,7 @@ impl Actor {
             Some(cause) => self.end(cause),
             None => self.fail(FailureCode::RuntimeLost, message),
         }
-        self.remove();
+        self.settle();
     }
 
     /// The log has been read up to now.
@@ -277,14 +287,6 @@ async fn find(
                 taken.gap,
             ))
         }
-        ContainerState::Exited(status) => {
-            let (output, gap) = catch_up::ended(runtime, id.clone(), lines, tracker);
-            let attachment = Attachment {
-                stdin: Box::pin(tokio::io::sink()),
-                output,
-            };
-            let exit = Box::pin(std::future::ready(Ok(status)));
-            Ok(Reconnected::Found(Connected { attachment, exit }, gap))
-        }
+        ContainerState::Exited(status) => Ok(Reconnected::Ended(status)),
     }
 }

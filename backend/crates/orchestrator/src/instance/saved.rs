@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 use super::actor::{Actor, Phase, SessionRef};
 use super::ending::Cause;
 use super::handshake::{Call, Setting};
+use super::verdict::Verdict;
 use crate::launch::ResumeFrom;
 
 /// See the module's text.
@@ -25,6 +26,9 @@ pub(crate) struct Saved {
     pub(super) container: Option<String>,
     pub(super) phase: SavedPhase,
     pub(super) ending: Option<Cause>,
+    /// What it is to be called, once nothing more can come.
+    #[serde(default)]
+    pub(super) verdict: Option<Verdict>,
     pub(super) peer: Snapshot<Call>,
     /// The answer to `initialize`.
     pub(super) agent: Option<Box<RawValue>>,
@@ -78,13 +82,16 @@ impl Actor {
                 Phase::Reconnecting(phase) => phase,
                 Phase::Handshaking => SavedPhase::Handshaking,
                 Phase::Ready => SavedPhase::Ready,
-                Phase::Draining { .. } | Phase::Removing | Phase::Ended => SavedPhase::Over,
+                Phase::Draining { .. } | Phase::Settled { .. } | Phase::Removing | Phase::Ended => {
+                    SavedPhase::Over
+                }
             },
             ending: self
                 .ending
                 .as_ref()
                 .map(|e| e.cause.clone())
                 .or_else(|| self.taken_cause.clone()),
+            verdict: self.verdict.clone(),
             peer: self.peer.snapshot(),
             agent: self.agent.as_ref().map(|a| a.raw.clone()),
             session: self.session.clone(),

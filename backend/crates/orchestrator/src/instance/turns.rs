@@ -238,7 +238,7 @@ impl Actor {
         if let (Some(agent), Some(session)) = (&self.agent, &self.session) {
             let (method, params) = agent.dialect.cancel(&session.id, reason.as_deref());
             match kandev_acp::outgoing::notification(method, &params) {
-                Ok(frame) => self.send(frame),
+                Ok(frame) => self.send_now(frame),
                 Err(error) => self.log(
                     LogLevel::Error,
                     format!("the cancel could not be written: {error}"),

@@ -2,6 +2,7 @@
 
 use kandev_domain::{FailureCode, InstanceStatus, TurnStatus};
 use kandev_runtime::ExitStatus;
+use serde::{Deserialize, Serialize};
 
 use super::actor::Actor;
 use super::ending::{Cause, Failure};
@@ -10,7 +11,7 @@ use super::ending::{Cause, Failure};
 const KILLED: i64 = 137;
 
 /// The final status and its reasons.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Verdict {
     pub(super) status: InstanceStatus,
     pub(super) failure: Option<Failure>,

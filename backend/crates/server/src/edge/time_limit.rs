@@ -12,6 +12,9 @@ use axum::response::{IntoResponse, Response};
 use crate::error::{ApiError, ErrorCode};
 use crate::state::AppState;
 
+/// How long the database may take to show that it is there.
+const DATABASE_LIMIT: Duration = Duration::from_secs(1);
+
 /// Tells whether a request still waits for its body, so that a late one is blamed on the right side.
 #[derive(Debug, Clone)]
 pub struct BodyClock {
@@ -32,7 +35,8 @@ impl BodyClock {
     }
 }
 
-/// Middleware for routes that do not wait by design: 408 if the body is late, 504 if the answer is.
+/// Middleware for routes that do not wait by design: 408 if the body is late, 503 if the database is, 504 if
+/// the answer is.
 pub async fn limit_time(
     State(state): State<AppState>,
     Extension(clock): Extension<BodyClock>,
@@ -42,6 +46,10 @@ pub async fn limit_time(
     match tokio::time::timeout(state.config.request_timeout, next.run(request)).await {
         Ok(response) => response,
         Err(_) if clock.reading.load(Ordering::Relaxed) => late_body().into_response(),
+        Err(_) if !database_answers(&state).await => {
+            let cause = "it did not answer in the time of the request";
+            ApiError::database_unavailable(cause).into_response()
+        }
         Err(_) => ApiError::new(
             ErrorCode::InternalError,
             "the request took too long and was given up",
@@ -49,6 +57,14 @@ pub async fn limit_time(
         .status(StatusCode::GATEWAY_TIMEOUT)
         .into_response(),
     }
+}
+
+/// A frozen database hangs in the middle of a statement, which is then the reason why the answer is late.
+async fn database_answers(state: &AppState) -> bool {
+    let query = sqlx::query("SELECT 1").execute(&state.pool);
+    tokio::time::timeout(DATABASE_LIMIT, query)
+        .await
+        .is_ok_and(|answer| answer.is_ok())
 }
 
 pub(super) fn late_body() -> ApiError {

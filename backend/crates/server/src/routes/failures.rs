@@ -46,6 +46,7 @@ impl From<CommandError> for ApiError {
             CommandError::NotHere => {
                 Self::new(ErrorCode::RuntimeUnavailable, error.to_string()).retry_after_seconds(5)
             }
+            CommandError::Unanswered => Self::database_unavailable(error),
             CommandError::Store(error) => error.into(),
         }
     }
@@ -67,6 +68,9 @@ impl From<LaunchError> for ApiError {
             LaunchError::NotResumable(_) => Self::conflict(text),
             LaunchError::ShuttingDown => {
                 Self::new(ErrorCode::RuntimeUnavailable, text).retry_after_seconds(5)
+            }
+            LaunchError::Unanswered { id } => {
+                Self::database_unavailable(error).details(json!({ "instance_id": id }))
             }
             LaunchError::Store(error) => error.into(),
             LaunchError::Internal(_) => Self::internal(text),

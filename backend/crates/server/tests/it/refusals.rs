@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::support::TestServer;
+use crate::support::{TestDatabase, TestServer};
 
 const CANARY: &str = "canary-3141";
 
@@ -76,13 +76,16 @@ fn routes() -> OpenApiRouter<AppState> {
         .route("/t/bare", get(async || StatusCode::IM_A_TEAPOT))
 }
 
-async fn server() -> TestServer {
-    let flags = Flags {
+fn flags() -> Flags {
+    Flags {
         body_limit_bytes: Some("2000".to_owned()),
         request_timeout_seconds: Some("1".to_owned()),
         ..Flags::default()
-    };
-    TestServer::without_database(flags, routes()).await
+    }
+}
+
+async fn server() -> TestServer {
+    TestServer::without_database(flags(), routes()).await
 }
 
 /// Checks that the answer is the one body, and gives it.
@@ -392,7 +395,12 @@ async fn our_own_faults_say_nothing_of_their_cause() {
 
 #[tokio::test]
 async fn late_answers_and_late_bodies() {
-    let server = server().await;
+    // A request that is late while the database is away is late for that.
+    let away = server().await;
+    refused(away.get("/t/slow").await, 503, "internal_error").await;
+    away.stop().await;
+    let database = TestDatabase::create().await;
+    let server = TestServer::start(database.pool().await, flags(), routes()).await;
     refused(server.get("/t/slow").await, 504, "internal_error").await;
     let mut stream = TcpStream::connect(&server.address).await.unwrap();
     let head =

@@ -213,14 +213,19 @@ async fn events_and_changes_are_stored_together_or_not_at_all(pool: PgPool) {
         instances::get(&pool, id).await.unwrap().unwrap().status,
         InstanceStatus::Starting
     );
-    assert!(!writer.has_written(&[refused]).await.unwrap());
+    assert!(!writer.has_written(&[refused], at(0)).await.unwrap());
 
     let accepted = Batch::new(id, 1, &records, lines, vec![good], true);
     writer
         .write(std::slice::from_ref(&accepted), at(0))
         .await
         .unwrap();
-    assert!(writer.has_written(std::slice::from_ref(&accepted)).await.unwrap());
+    assert!(
+        writer
+            .has_written(std::slice::from_ref(&accepted), at(0))
+            .await
+            .unwrap()
+    );
     let stands = position(&pool, id).await.unwrap();
     assert_eq!((stands.seq, stands.lines), (1, lines));
     assert_eq!(

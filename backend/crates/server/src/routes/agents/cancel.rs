@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use kandev_domain::InstanceStatus;
 use kandev_orchestrator::Cancelled;
 use serde::{Deserialize, Serialize};
@@ -41,25 +42,39 @@ pub struct Done {
 #[utoipa::path(
     post, path = "/api/v1/agents/{id}/cancel", tag = "agents", request_body = ReasonBody,
     params(("id" = String, Path, description = "The instance")),
-    responses((status = 200, body = Done))
+    responses(
+        (status = 200, body = Done),
+        (status = 202, description = "The instance was told, and the database is away", body = Done),
+    )
 )]
 pub async fn cancel(
     State(state): State<AppState>,
     ApiPath(id): ApiPath<String>,
     body: Option<ApiJson<ReasonBody>>,
-) -> ApiResult<Json<Done>> {
-    let id = super::instance(&state, &id).await?.id;
+) -> ApiResult<(StatusCode, Json<Done>)> {
+    let text = id;
+    let id = super::instance_id(&text)?;
     let reason = body.and_then(|ApiJson(body)| body.reason);
-    let cancelled = state.orchestrator.cancel(id, reason).await?;
-    let message = match cancelled {
-        Cancelled::Cancelling => "the turn is being cancelled",
-        Cancelled::Nothing => "there is no turn to cancel",
+    // What is held here is told before the database is asked for anything: a cancel works while it is away.
+    let watch = state.orchestrator.watch(id);
+    let cancelled = super::commanded(state.orchestrator.cancel(id, reason).await, &text)?;
+    let (code, message) = match cancelled {
+        Cancelled::Cancelling => (StatusCode::OK, "the turn is being cancelled"),
+        Cancelled::Nothing => (StatusCode::OK, "there is no turn to cancel"),
+        Cancelled::Underway => (
+            StatusCode::ACCEPTED,
+            "the instance was told; what came of it is not on record yet",
+        ),
     };
-    let status = super::instance(&state, &id.to_string()).await?.status;
-    Ok(Json(Done {
+    let status = match watch {
+        Some(watch) => watch.borrow().status,
+        None => super::instance(&state, &text).await?.status,
+    };
+    let done = Done {
         success: true,
         id: id.0,
         status,
         message,
-    }))
+    };
+    Ok((code, Json(done)))
 }

@@ -17,7 +17,10 @@ pub mod types;
 mod view;
 pub mod ws;
 
+use std::time::Duration;
+
 use kandev_domain::InstanceId;
+use kandev_orchestrator::CommandError;
 use kandev_store::instances::{self, Instance};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -60,10 +63,21 @@ pub(super) fn instance_id(text: &str) -> ApiResult<InstanceId> {
         .map_err(|_| ApiError::not_found("agent instance", text))
 }
 
+/// How long a look at the database may take.
+const STORE_LIMIT: Duration = Duration::from_secs(15);
+
 /// The instance that a path names.
 pub(super) async fn instance(state: &AppState, text: &str) -> ApiResult<Instance> {
     let id = instance_id(text)?;
-    instances::get(&state.pool, id)
+    kandev_store::within(STORE_LIMIT, instances::get(&state.pool, id))
         .await?
         .ok_or_else(|| ApiError::not_found("agent instance", text))
+}
+
+/// What became of a command to an instance: a caller learns that there is none with the id as everywhere.
+pub(super) fn commanded<T>(result: Result<T, CommandError>, text: &str) -> ApiResult<T> {
+    result.map_err(|error| match error {
+        CommandError::NotFound => ApiError::not_found("agent instance", text),
+        error => error.into(),
+    })
 }

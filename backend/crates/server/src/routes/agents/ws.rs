@@ -306,6 +306,7 @@ impl Commands {
                 let message = match orchestrator.cancel(self.id, reason).await? {
                     Cancelled::Cancelling => "the turn is being cancelled",
                     Cancelled::Nothing => "there is no turn to cancel",
+                    Cancelled::Underway => "the instance was told; what came of it is not on record yet",
                 };
                 Ok(Done::Cancel { message })
             }

@@ -10,16 +10,22 @@ use sqlx::{ConnectOptions as _, Connection as _, PgPool};
 pub(crate) struct TestDatabase {
     name: String,
     url: String,
+    base: String,
 }
 
 impl TestDatabase {
     pub(crate) async fn create() -> Self {
-        let base = base_url();
+        Self::create_on(base_url()).await
+    }
+
+    /// On a server of the test's own.
+    pub(crate) async fn create_on(base: String) -> Self {
         let name = format!("kandev_test_{}", InstanceId::generate().0.simple());
         execute(&base, format!("CREATE DATABASE {name}")).await;
         Self {
             url: with_database(&base, &name),
             name,
+            base,
         }
     }
 
@@ -30,9 +36,8 @@ impl TestDatabase {
 
     /// The database goes away: who is in is thrown out, and nobody gets in.
     pub(crate) async fn go_away(&self) {
-        let base = base_url();
         execute(
-            &base,
+            &self.base,
             format!("ALTER DATABASE {} ALLOW_CONNECTIONS false", self.name),
         )
         .await;
@@ -40,12 +45,12 @@ impl TestDatabase {
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
             self.name
         );
-        execute(&base, out).await;
+        execute(&self.base, out).await;
     }
 
     pub(crate) async fn come_back(&self) {
         execute(
-            &base_url(),
+            &self.base,
             format!("ALTER DATABASE {} ALLOW_CONNECTIONS true", self.name),
         )
         .await;
@@ -59,13 +64,14 @@ impl TestDatabase {
 impl Drop for TestDatabase {
     fn drop(&mut self) {
         let statement = format!("DROP DATABASE {} WITH (FORCE)", self.name);
+        let base = self.base.clone();
         // A runtime of its own, since the test's may be on its way down.
         let dropper = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .unwrap();
-            runtime.block_on(execute(&base_url(), statement));
+            runtime.block_on(execute(&base, statement));
         });
         assert!(
             dropper.join().is_ok() || std::thread::panicking(),

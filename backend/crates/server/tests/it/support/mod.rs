@@ -1,5 +1,6 @@
 //! What tests share.
 
+mod cluster;
 mod database;
 mod process;
 mod runtime;
@@ -8,6 +9,7 @@ mod socket;
 mod sse;
 mod stack;
 
+pub(crate) use cluster::Cluster;
 pub(crate) use database::TestDatabase;
 pub(crate) use process::Kandev;
 pub(crate) use runtime::FakeRuntime;

@@ -8,7 +8,7 @@ use kandev_domain::InstanceId;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Kandev, Reader, TestDatabase};
+use super::{Cluster, Kandev, Reader, TestDatabase};
 
 /// Generous: the engine shares two cores with other tests.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
@@ -17,6 +17,8 @@ pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 pub(crate) struct Stack {
     pub(crate) kandev: Option<Kandev>,
     pub(crate) database: TestDatabase,
+    /// Its server, if that is the test's own. Dropped after the database.
+    pub(crate) cluster: Option<Cluster>,
     pub(crate) owner: String,
     environment: Vec<(String, String)>,
     dir: tempfile::TempDir,
@@ -69,7 +71,23 @@ impl Stack {
 
     /// With entries of the catalogue, as id and TOML, besides.
     pub(crate) async fn with_types(environment: &[(&str, &str)], types: &[(&str, &str)]) -> Self {
-        let database = TestDatabase::create().await;
+        Self::with_parts(environment, types, None).await
+    }
+
+    /// With a PostgreSQL server of its own.
+    pub(crate) async fn on(cluster: Cluster, environment: &[(&str, &str)]) -> Self {
+        Self::with_parts(environment, &[], Some(cluster)).await
+    }
+
+    async fn with_parts(
+        environment: &[(&str, &str)],
+        types: &[(&str, &str)],
+        cluster: Option<Cluster>,
+    ) -> Self {
+        let database = match &cluster {
+            Some(cluster) => TestDatabase::create_on(cluster.url()).await,
+            None => TestDatabase::create().await,
+        };
         let dir = super::passable_dir();
         for sub in ["data", "workspace", "agents"] {
             std::fs::create_dir(dir.path().join(sub)).unwrap();
@@ -93,6 +111,7 @@ impl Stack {
         let mut stack = Self {
             kandev: None,
             database,
+            cluster,
             owner,
             environment: all,
             dir,
@@ -190,6 +209,19 @@ impl Stack {
             None => request,
         };
         request.send().await.unwrap()
+    }
+
+    /// Waits until everything that it needs answers.
+    pub(crate) async fn until_ready(&self) {
+        let deadline = Instant::now() + LIMIT;
+        while self.get("/ready").await.status != 200 {
+            assert!(Instant::now() < deadline, "it does not become ready");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) fn cluster(&self) -> &Cluster {
+        self.cluster.as_ref().unwrap()
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
