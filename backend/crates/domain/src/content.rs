@@ -1,6 +1,6 @@
 //! Prompts as content blocks, and which kinds an agent takes.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Content kinds beyond `text` and `resource_link`, which every agent takes.
@@ -16,7 +16,7 @@ pub struct PromptCapabilities {
 }
 
 /// What is wrong with a prompt.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PromptError {
     /// Nothing in it.
     #[error("the prompt is empty")]
@@ -40,9 +40,23 @@ pub enum PromptError {
 }
 
 /// A prompt that has at least one well-formed block, and something in it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Vec<Value>", try_from = "Vec<Value>")]
 pub struct Prompt(Vec<Value>);
+
+impl From<Prompt> for Vec<Value> {
+    fn from(prompt: Prompt) -> Self {
+        prompt.0
+    }
+}
+
+impl TryFrom<Vec<Value>> for Prompt {
+    type Error = PromptError;
+
+    fn try_from(blocks: Vec<Value>) -> Result<Self, PromptError> {
+        Self::blocks(blocks)
+    }
+}
 
 impl Prompt {
     /// One text block.

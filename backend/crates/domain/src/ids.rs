@@ -49,6 +49,14 @@ uuid_id! {
     /// One prompt and everything until its end.
     TurnId
 }
+uuid_id! {
+    /// One command to an instance that another server holds.
+    CommandId
+}
+uuid_id! {
+    /// One data directory.
+    HomeId
+}
 
 /// A caller's unit of work. Made by kandev it is a UUIDv7; a caller may bring another name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

@@ -14,6 +14,6 @@ pub mod status;
 pub use agent_type::AgentType;
 pub use clock::{Clock, SystemClock};
 pub use event::{Event, EventKind};
-pub use ids::{InstanceId, SessionKey, TaskId, TurnId};
+pub use ids::{CommandId, HomeId, InstanceId, SessionKey, TaskId, TurnId};
 pub use log::{LogLevel, LogStream};
 pub use status::{FailureCode, InstanceStatus, TurnState, TurnStatus};

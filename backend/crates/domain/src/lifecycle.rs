@@ -64,7 +64,7 @@ pub enum Decision {
 }
 
 /// Why not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
 pub enum Refusal {
     /// It has ended.
     #[error("the instance has ended")]

@@ -29,13 +29,16 @@ mod rest;
 mod saved;
 mod turns;
 mod verdict;
+mod waits;
 
-use kandev_domain::content::{Prompt, PromptError};
-use kandev_domain::lifecycle::{Refusal, WhenBusy};
+use kandev_domain::content::PromptError;
+use kandev_domain::lifecycle::Refusal;
 use kandev_domain::{InstanceStatus, TurnId, TurnState};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
+
+use crate::command::Command;
 
 pub(crate) use actor::{Actor, Parts};
 pub use ending::Failure;
@@ -64,26 +67,8 @@ pub struct View {
     pub seq: i64,
 }
 
-/// A command to an instance's task. Each is answered after what it changed is stored.
-pub(crate) enum Command {
-    Prompt {
-        prompt: Prompt,
-        when_busy: WhenBusy,
-        reply: oneshot::Sender<Result<Accepted, PromptRefused>>,
-    },
-    Cancel {
-        reason: Option<String>,
-        reply: oneshot::Sender<Cancelled>,
-    },
-    Stop {
-        reason: Option<String>,
-        force: bool,
-        reply: oneshot::Sender<Stopped>,
-    },
-}
-
 /// A prompt that was accepted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accepted {
     /// The turn it became.
     pub turn_id: TurnId,
@@ -94,7 +79,7 @@ pub struct Accepted {
 }
 
 /// Why a prompt was not accepted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PromptRefused {
     /// By the instance's state.
     #[error(transparent)]
@@ -105,7 +90,7 @@ pub enum PromptRefused {
 }
 
 /// What a cancel did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cancelled {
     /// The turn was told to end.
     Cancelling,
@@ -116,7 +101,7 @@ pub enum Cancelled {
 }
 
 /// What became of a stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stopped {
     /// The instance has ended, and that is on record.
     Ended,
@@ -129,14 +114,4 @@ pub enum Stopped {
 pub(crate) struct Handle {
     pub mailbox: mpsc::Sender<Command>,
     pub view: watch::Receiver<View>,
-}
-
-impl std::fmt::Debug for Command {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Prompt { .. } => "Prompt",
-            Self::Cancel { .. } => "Cancel",
-            Self::Stop { .. } => "Stop",
-        })
-    }
 }

@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use kandev_domain::Clock;
 use kandev_store::journal::{Batch, JournalWriter};
+use kandev_store::notify::Wake;
 use kandev_store::{PgPool, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::lease::Lease;
 use crate::wakes::Wakes;
 
 /// How many instances' batches may wait.
@@ -32,6 +34,9 @@ pub enum JournalError {
     /// The database refused it, which is a defect of kandev's.
     #[error("the journal refused a batch: {0}")]
     Refused(String),
+    /// Another server has taken over what this one held.
+    #[error("another server has taken over")]
+    Fenced,
     /// The process is ending.
     #[error("the journal is closed")]
     Closed,
@@ -59,10 +64,10 @@ impl std::fmt::Debug for Entry {
 impl Journal {
     /// Starts the writer, which wakes readers after each commit. After `closing` it takes no more and stores the rest; with
     /// `abandon` it ends at once.
-    pub fn start(
+    pub(crate) fn start(
         pool: &PgPool,
         clock: Arc<dyn Clock>,
-        wakes: Wakes,
+        (lease, wakes): (Lease, Wakes),
         tracker: &TaskTracker,
         closing: CancellationToken,
         abandon: CancellationToken,
@@ -71,7 +76,7 @@ impl Journal {
         let writer = JournalWriter::new(pool);
         tracker.spawn(async move {
             tokio::select! {
-                () = run(writer, clock, wakes, entries, closing) => {}
+                () = run(writer, clock, (lease, wakes), entries, closing) => {}
                 () = abandon.cancelled() => tracing::warn!("the journal was closed before all was stored"),
             }
         });
@@ -92,7 +97,7 @@ impl Journal {
 async fn run(
     mut writer: JournalWriter,
     clock: Arc<dyn Clock>,
-    wakes: Wakes,
+    (lease, wakes): (Lease, Wakes),
     mut entries: mpsc::Receiver<Entry>,
     closing: CancellationToken,
 ) {
@@ -114,9 +119,29 @@ async fn run(
             batches.push(entry.batch);
             waiting.push(entry.stored);
         }
+        let others = if lease.has_others() {
+            wakes_of(&batches)
+        } else {
+            Vec::new()
+        };
         commit(&mut writer, clock.as_ref(), batches, waiting).await;
         wakes.committed();
+        for wake in others {
+            if let Err(error) = writer.wake(&wake).await {
+                tracing::debug!(%error, "other servers look by themselves");
+            }
+        }
     }
+}
+
+/// What other servers may wait for of these.
+fn wakes_of(batches: &[Batch]) -> Vec<Wake> {
+    let ids = batches.iter().map(Batch::instance_id).collect();
+    let mut wakes = vec![Wake::Journal(ids)];
+    if batches.iter().any(Batch::answers) {
+        wakes.push(Wake::Answers);
+    }
+    wakes
 }
 
 async fn commit(
@@ -144,6 +169,9 @@ async fn commit(
 
 fn report(batch: &Batch, result: Result<(), StoreError>, stored: oneshot::Sender<Result<(), JournalError>>) {
     let result = result.map_err(|error| {
+        if matches!(error, StoreError::Fenced) {
+            return JournalError::Fenced;
+        }
         tracing::error!(instance_id = %batch.instance_id(), %error, "the journal refused a batch");
         JournalError::Refused(error.to_string())
     });

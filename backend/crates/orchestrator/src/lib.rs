@@ -4,9 +4,13 @@
 //! outbox into the [`journal`] before anything else sees it.
 
 pub mod catalogue;
+mod changes;
+mod command;
+mod home;
 pub mod instance;
 pub mod journal;
 pub mod launch;
+mod lease;
 mod orchestrator;
 mod outbox;
 pub mod reconcile;
@@ -27,9 +31,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use catalogue::Catalogue;
+pub use changes::Changes;
+pub use command::CommandError;
 pub use instance::{Accepted, Cancelled, Failure, PromptRefused, Stopped, View};
 pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources};
-pub use orchestrator::{CommandError, Launched, Orchestrator, Parts};
+pub use orchestrator::{Launched, Orchestrator, Parts};
 pub use secrets::Sealer;
 pub use settings::Settings;
 pub use wakes::Wakes;
@@ -43,6 +49,8 @@ pub(crate) struct Shared {
     pub sealer: Sealer,
     pub settings: Settings,
     pub slots: slots::Slots,
+    pub lease: lease::Lease,
+    pub wakes: wakes::Wakes,
     pub tracker: TaskTracker,
     /// Every instance is to be let go, for another process to take up.
     pub leave: CancellationToken,

@@ -1,6 +1,5 @@
 //! The way in: launches, and commands to instances.
 
-mod commands;
 mod take_up;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -16,24 +15,23 @@ use kandev_runtime::ContainerRuntime;
 use kandev_store::instances::{self, Instance, NewInstance};
 use kandev_store::journal::Position;
 use kandev_store::tasks::{self, Task};
-use kandev_store::{PgPool, StoreError, sessions};
+use kandev_store::{Fence, PgPool, StoreError, sessions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use commands::CommandError;
-
 use crate::catalogue::Catalogue;
-use crate::instance::{Actor, Command, Handle, Parts as ActorParts, View};
+use crate::command::{self, Command};
+use crate::instance::{Actor, Handle, Parts as ActorParts, View};
 use crate::journal::Journal;
 use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom};
 use crate::secrets::Sealer;
 use crate::settings::Settings;
 use crate::slots::Slots;
-use crate::wakes::Wakes;
-use crate::{Shared, reconcile};
+use crate::wakes::{self, Wakes};
+use crate::{Shared, lease, reconcile};
 
 /// How long instances have to end when the server does, beyond their own graces.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(15);
@@ -41,7 +39,7 @@ const SHUTDOWN_MARGIN: Duration = Duration::from_secs(15);
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long one look at the database may take.
-const STORE_LIMIT: Duration = Duration::from_secs(15);
+pub(crate) const STORE_LIMIT: Duration = Duration::from_secs(15);
 /// How long a launch waits for its container to be on record.
 const LAUNCH_LIMIT: Duration = Duration::from_secs(90);
 
@@ -70,7 +68,7 @@ struct Secrets {
 
 /// The instances of this process.
 #[derive(Debug, Default)]
-struct Held {
+pub(crate) struct Held {
     handles: Mutex<HashMap<InstanceId, Handle>>,
     /// Those that are being recorded and have no task yet.
     launching: Mutex<HashSet<InstanceId>>,
@@ -81,7 +79,11 @@ impl Held {
         lock(&self.launching).contains(&id) || lock(&self.handles).contains_key(&id)
     }
 
-    fn mailbox(&self, id: InstanceId) -> Option<mpsc::Sender<Command>> {
+    pub(crate) fn ids(&self) -> Vec<InstanceId> {
+        lock(&self.handles).keys().copied().collect()
+    }
+
+    pub(crate) fn mailbox(&self, id: InstanceId) -> Option<mpsc::Sender<Command>> {
         lock(&self.handles).get(&id).map(|handle| handle.mailbox.clone())
     }
 }
@@ -106,11 +108,12 @@ impl Drop for Launching {
 pub struct Orchestrator {
     pub(crate) shared: Arc<Shared>,
     catalogue: Catalogue,
-    held: Arc<Held>,
-    wakes: Wakes,
+    pub(crate) held: Arc<Held>,
     close_journal: CancellationToken,
     abandon_journal: CancellationToken,
     closing: CancellationToken,
+    give_back: CancellationToken,
+    keepers: TaskTracker,
 }
 
 impl std::fmt::Debug for Orchestrator {
@@ -127,17 +130,22 @@ pub struct Launched {
 }
 
 impl Orchestrator {
-    /// Starts the journal and the reconciler.
+    /// Starts the journal, the lease and the reconciler.
     pub fn start(parts: Parts) -> Arc<Self> {
         let tracker = TaskTracker::new();
         let close_journal = CancellationToken::new();
         let abandon_journal = CancellationToken::new();
         let closing = CancellationToken::new();
-        let wakes = Wakes::default();
+        let wakes = Wakes::new();
+        let (keeper, lease) = lease::new(&parts.pool, &parts.settings, Arc::clone(&wakes.unheld));
+        let give_back = CancellationToken::new();
+        let keepers = TaskTracker::new();
+        keepers.spawn(keeper.run(parts.settings.data_dir.clone(), give_back.clone()));
+        keepers.close();
         let journal = Journal::start(
             &parts.pool,
             Arc::clone(&parts.clock),
-            wakes.clone(),
+            (lease.clone(), wakes.clone()),
             &tracker,
             close_journal.clone(),
             abandon_journal.clone(),
@@ -151,6 +159,8 @@ impl Orchestrator {
             sealer: parts.sealer,
             settings: parts.settings,
             slots,
+            lease,
+            wakes,
             tracker,
             leave: CancellationToken::new(),
             stop_agents: CancellationToken::new(),
@@ -159,14 +169,20 @@ impl Orchestrator {
             shared: Arc::clone(&shared),
             catalogue: parts.catalogue,
             held: Arc::default(),
-            wakes,
             close_journal,
             abandon_journal,
             closing: closing.clone(),
+            give_back,
+            keepers,
         });
-        shared
-            .tracker
-            .spawn(reconcile::run(Arc::clone(&orchestrator), closing));
+        let tracker = &shared.tracker;
+        tracker.spawn(wakes::listen(
+            shared.pool.clone(),
+            shared.wakes.clone(),
+            closing.clone(),
+        ));
+        tracker.spawn(command::take_handed(Arc::clone(&orchestrator), closing.clone()));
+        tracker.spawn(reconcile::run(Arc::clone(&orchestrator), closing));
         orchestrator
     }
 
@@ -198,8 +214,13 @@ impl Orchestrator {
     }
 
     /// Tells when the journal may have more.
-    pub const fn wakes(&self) -> &Wakes {
-        &self.wakes
+    pub fn wakes(&self) -> &Wakes {
+        &self.shared.wakes
+    }
+
+    /// News of instances that other servers hold.
+    pub(crate) fn news(&self) -> broadcast::Receiver<Option<InstanceId>> {
+        self.shared.wakes.journals.subscribe()
     }
 
     /// Launches an instance, and answers once it has a container or a place in the queue.
@@ -244,12 +265,13 @@ impl Orchestrator {
                 .await
                 .map_err(|e| LaunchError::Internal(e.to_string()))??
         };
+        let term = self.shared.lease.registered().await?;
         let resume = self.session_to_resume(&request).await?;
         let id = InstanceId::generate();
         let task_id = request.task_id.clone().unwrap_or_else(TaskId::generate);
         let launching = Launching::new(&self.held, id);
         let workspace_path = workspace.to_string_lossy();
-        let record = self.record(id, &task_id, &request, &workspace_path);
+        let record = self.record(id, term.fence, &task_id, &request, &workspace_path);
         kandev_store::within(STORE_LIMIT, record).await?;
         let spec = InstanceSpec {
             id,
@@ -268,6 +290,7 @@ impl Orchestrator {
         let (created, answer) = oneshot::channel();
         let parts = ActorParts {
             shared: Arc::clone(&self.shared),
+            term,
             spec,
             position: Position::default(),
             take_up: None,
@@ -299,6 +322,8 @@ impl Orchestrator {
         let mut handles = lock(&self.held.handles);
         let handle = Actor::start(parts, move || drop(lock(&held.handles).remove(&id)));
         handles.insert(id, handle);
+        // Commands may wait for it.
+        self.shared.wakes.commands.notify_one();
     }
 
     /// True if a task of this process has the instance, or is about to.
@@ -321,6 +346,7 @@ impl Orchestrator {
     async fn record(
         &self,
         id: InstanceId,
+        held_by: Fence,
         task_id: &TaskId,
         request: &LaunchRequest,
         workspace: &str,
@@ -352,6 +378,7 @@ impl Orchestrator {
             lifecycle: request.lifecycle,
             owner: self.shared.settings.owner.clone(),
             resumed_from: request.resumed_from,
+            held_by,
             created_at: now,
         };
         let mut tx = self.shared.pool.begin().await.map_err(StoreError::from)?;
@@ -478,6 +505,9 @@ impl Orchestrator {
             // What does not end now hangs on the engine, and ends with the process.
             let _ = tokio::time::timeout(CLOSE_LIMIT, self.shared.tracker.wait()).await;
         }
+        // Last: what is stored no other server can have begun to go on with.
+        self.give_back.cancel();
+        self.keepers.wait().await;
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
@@ -19,6 +20,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::instance::View;
 use crate::journal::{Journal, JournalError};
+use crate::lease::{Lost, Term};
 
 /// Beyond this many bytes no more output is taken.
 const FULL_BYTES: usize = 4 << 20;
@@ -52,6 +54,7 @@ pub(crate) struct Context {
 /// See the module's text.
 pub(crate) struct Outbox {
     id: InstanceId,
+    term: Arc<Term>,
     journal: Journal,
     next_seq: i64,
     lines: PipeLines,
@@ -64,9 +67,10 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(id: InstanceId, journal: Journal, from: Position) -> Self {
+    pub(crate) fn new(id: InstanceId, term: Arc<Term>, journal: Journal, from: Position) -> Self {
         Self {
             id,
+            term,
             journal,
             next_seq: from.seq + 1,
             lines: from.lines,
@@ -225,13 +229,25 @@ impl Outbox {
         let effects = std::mem::take(&mut self.effects);
         let durable = std::mem::take(&mut self.durable);
         self.bytes = 0;
+        let term = Arc::clone(&self.term);
         let stored: Stored = if records.is_empty() && changes.is_empty() {
-            Box::pin(std::future::ready(Ok(())))
+            Box::pin(async move { term.current().await.map_err(|Lost| JournalError::Fenced) })
         } else {
-            let batch = Batch::new(self.id, self.next_seq, &records, self.lines, changes, durable);
+            let batch = Batch::new(
+                (self.id, term.fence),
+                self.next_seq,
+                &records,
+                self.lines,
+                changes,
+                durable,
+            );
             self.next_seq = batch.last_seq() + 1;
             let journal = self.journal.clone();
-            Box::pin(async move { journal.store(batch).await })
+            Box::pin(async move {
+                journal.store(batch).await?;
+                // What follows from it is done only by who still holds the instance.
+                term.current().await.map_err(|Lost| JournalError::Fenced)
+            })
         };
         self.in_flight = Some(InFlight { effects, stored });
     }

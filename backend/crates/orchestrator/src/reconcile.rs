@@ -18,11 +18,12 @@ use kandev_runtime::{ContainerState, ContainerSummary, LABEL_INSTANCE, RuntimeEr
 use kandev_store::instances::Instance;
 use kandev_store::journal::Change;
 use kandev_store::turns::TurnPatch;
-use kandev_store::{StoreError, instances, journal, turns};
+use kandev_store::{StoreError, instances, journal, servers, turns};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::JournalError;
+use crate::lease::Term;
 use crate::outbox::{Context, Outbox};
 use crate::{Orchestrator, Shared};
 
@@ -58,11 +59,14 @@ const AT_ONCE: usize = 8;
 
 pub(crate) async fn run(orchestrator: Arc<Orchestrator>, closing: CancellationToken) {
     let shared = &orchestrator.shared;
-    let mut interval = tokio::time::interval(shared.settings.reconcile_interval);
+    let every = shared.settings.reconcile_interval;
+    let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
+        // The first round is told of by the lease, once there is one.
         tokio::select! {
             _ = interval.tick() => {}
+            () = shared.wakes.unheld.notified() => {}
             () = closing.cancelled() => return,
         }
         let round = tokio::select! {
@@ -87,16 +91,24 @@ pub(crate) async fn run(orchestrator: Arc<Orchestrator>, closing: CancellationTo
 async fn reconcile(orchestrator: &Orchestrator) -> Result<Outcome, ReconcileError> {
     let shared = orchestrator.shared.as_ref();
     let held = |id| orchestrator.holds(id);
+    let Some(term) = shared.lease.term() else {
+        return Ok(Outcome::default());
+    };
     let owner = &shared.settings.owner;
     // The engine first: an instance that appears after this has a container that is not in the list, which harms nobody.
     let containers = shared.runtime.list(owner).await?;
     let active = instances::active(&shared.pool, owner).await?;
     let mut lost = Vec::new();
     let mut taken_up = Vec::new();
-    for instance in active.iter().filter(|i| !held(i.id)) {
+    let is_free = |i: &&Instance| match &i.holder {
+        // Ours without a task: its task was lost.
+        Some(holder) => holder.ended || holder.fence == term.fence,
+        None => true,
+    };
+    for instance in active.iter().filter(is_free).filter(|i| !held(i.id)) {
         let what = format!("instance {}", instance.id);
-        match attempt(what.clone(), take_up(orchestrator, instance.id)).await {
-            Attempt::Needless => lost.push(attempt(what, lose(shared, instance, &containers)).boxed()),
+        match attempt(what.clone(), take_up(orchestrator, &term, instance.id)).await {
+            Attempt::Needless => lost.push(attempt(what, lose(shared, &term, instance, &containers)).boxed()),
             outcome => taken_up.push(outcome),
         }
     }
@@ -123,11 +135,19 @@ async fn reconcile(orchestrator: &Orchestrator) -> Result<Outcome, ReconcileErro
 }
 
 /// False if what is on record does not suffice.
-async fn take_up(orchestrator: &Orchestrator, id: InstanceId) -> Result<bool, ReconcileError> {
+async fn take_up(
+    orchestrator: &Orchestrator,
+    term: &Arc<Term>,
+    id: InstanceId,
+) -> Result<bool, ReconcileError> {
+    if !servers::claim(&orchestrator.shared.pool, id, term.fence).await? {
+        // Another server was faster, or it has ended.
+        return Ok(true);
+    }
     // Not what it was when the list was read: its task may have ended it meanwhile, which leaves nothing to do.
     match instances::get(&orchestrator.shared.pool, id).await? {
         Some(instance) if !instance.status.is_final() && !orchestrator.holds(id) => {
-            Ok(orchestrator.take_up(&instance).await?)
+            Ok(orchestrator.take_up(Arc::clone(term), &instance).await?)
         }
         _ => Ok(true),
     }
@@ -200,6 +220,7 @@ async fn is_orphan(
 /// False if it has ended by now.
 async fn lose(
     shared: &Shared,
+    term: &Arc<Term>,
     instance: &Instance,
     containers: &[ContainerSummary],
 ) -> Result<bool, ReconcileError> {
@@ -221,7 +242,7 @@ async fn lose(
         shared.runtime.remove(&container.id).await?;
     }
     let position = journal::position(&shared.pool, instance.id).await?;
-    let mut outbox = Outbox::new(instance.id, shared.journal.clone(), position);
+    let mut outbox = Outbox::new(instance.id, Arc::clone(term), shared.journal.clone(), position);
     let now = shared.clock.now();
     let message = match container {
         Some(_) => {

@@ -8,6 +8,10 @@ use std::time::Duration;
 pub struct Settings {
     /// The deployment's name, which marks its containers.
     pub owner: String,
+    /// What this server is called, for people.
+    pub server_name: String,
+    /// How long another server waits for a sign of life before it takes over.
+    pub lease: Duration,
     /// Where workspaces may lie.
     pub workspace_roots: Vec<PathBuf>,
     /// kandev's own directory, which no workspace may show to an agent.
@@ -38,6 +42,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             owner: "kandev".to_owned(),
+            server_name: "kandev".to_owned(),
+            lease: Duration::from_secs(5),
             workspace_roots: Vec::new(),
             data_dir: PathBuf::from("/var/lib/kandev"),
             max_line_bytes: kandev_acp::frame::DEFAULT_LINE_LIMIT,

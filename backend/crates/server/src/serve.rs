@@ -30,9 +30,6 @@ use crate::{router, secret_key};
 /// What open requests get to end by themselves.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long another server of the same deployment gets to end, when this one takes its place.
-const LOCK_PATIENCE: Duration = Duration::from_secs(20);
-
 /// The two stages of stopping.
 #[derive(Debug, Clone, Default)]
 struct Stopping {
@@ -88,11 +85,6 @@ async fn serve_with(
     stop_agents: bool,
 ) -> Result<()> {
     database::migrate(pool).await?;
-    let lock = kandev_store::lock::take(pool, &config.owner, LOCK_PATIENCE).await?;
-    let _lock = lock.with_context(|| {
-        let owner = &config.owner;
-        format!("another server of the deployment '{owner}' uses this database; give this one another KANDEV_OWNER")
-    })?;
     let runtime =
         DockerRuntime::connect(config.docker_host.as_deref()).context("the container engine's address")?;
     let runtime: Arc<dyn ContainerRuntime> = Arc::new(runtime);
@@ -142,6 +134,8 @@ async fn serve_with(
 fn settings(config: &Config) -> Settings {
     Settings {
         owner: config.owner.clone(),
+        server_name: config.server_name.clone(),
+        lease: config.lease,
         workspace_roots: config.workspace_roots.clone(),
         data_dir: config.data_dir.clone(),
         max_line_bytes: config.max_line_bytes,

@@ -40,6 +40,9 @@ pub enum StoreError {
         /// The row's key.
         row: String,
     },
+    /// The run that wanted to write has been ended by another server.
+    #[error("this run of the server has been ended by another one")]
+    Fenced,
     /// The task has an instance that has not ended.
     #[error("task {task_id} has an active instance")]
     TaskBusy {
@@ -52,6 +55,11 @@ impl StoreError {
     /// True if the same call may well work later.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::Late(_))
+    }
+
+    /// The database did not answer within the caller's patience.
+    pub const fn no_answer() -> Self {
+        Self::Unavailable(sqlx::Error::PoolTimedOut)
     }
 
     pub(crate) fn bad_row(

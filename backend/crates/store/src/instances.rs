@@ -10,6 +10,7 @@ use sqlx::{PgPool, Row};
 use crate::error::{Result, StoreError};
 use crate::page::{Cursor, Page};
 use crate::pg_text;
+use crate::servers::{self, Fence};
 
 const TABLE: &str = "agent_instances";
 
@@ -42,6 +43,8 @@ pub struct NewInstance {
     pub owner: String,
     /// The instance whose session it goes on with.
     pub resumed_from: Option<InstanceId>,
+    /// The run that holds it.
+    pub held_by: Fence,
     /// Now.
     pub created_at: DateTime<Utc>,
 }
@@ -109,6 +112,19 @@ pub struct Instance {
     pub finished_at: Option<DateTime<Utc>>,
     /// What another process needs to take it up, encrypted.
     pub saved: Option<Vec<u8>>,
+    /// The run that holds it; none once it has ended.
+    pub holder: Option<Holder>,
+}
+
+/// The run that holds an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub fence: Fence,
+    /// For people.
+    pub name: String,
+    /// It has ended: any other may take the instance up.
+    pub ended: bool,
 }
 
 fn parse<T>(row: &PgRow, id: &str, column: &'static str) -> Result<T>
@@ -164,19 +180,33 @@ impl TryFrom<&PgRow> for Instance {
             running_at: row.try_get("running_at")?,
             finished_at: row.try_get("finished_at")?,
             saved: row.try_get("saved")?,
+            holder: holder(row)?,
         })
     }
 }
 
-const SELECT: &str =
-    "SELECT i.*, s.session_id FROM agent_instances i LEFT JOIN sessions s ON s.key = i.session_key";
+fn holder(row: &PgRow) -> Result<Option<Holder>> {
+    let Some(fence) = row.try_get::<Option<i64>, _>("held_by")? else {
+        return Ok(None);
+    };
+    Ok(Some(Holder {
+        fence: Fence(fence),
+        name: row.try_get("holder_name")?,
+        ended: row.try_get("holder_ended")?,
+    }))
+}
 
-/// Stores a new instance, `starting`. [`StoreError::TaskBusy`] if its task has one that has not ended.
+const SELECT: &str = "SELECT i.*, s.session_id, v.name AS holder_name, v.ended_at IS NOT NULL AS holder_ended \
+    FROM agent_instances i LEFT JOIN sessions s ON s.key = i.session_key LEFT JOIN servers v ON v.fence = i.held_by";
+
+/// Stores a new instance, `starting`. [`StoreError::TaskBusy`] if its task has one that has not ended,
+/// [`StoreError::Fenced`] if the run that is to hold it has been ended. In a transaction.
 pub async fn insert(connection: &mut PgConnection, new: &NewInstance) -> Result<()> {
+    servers::hold(connection, new.held_by).await?;
     let inserted = sqlx::query(
         "INSERT INTO agent_instances (id, task_id, agent_type, workspace_path, priority, metadata, launch, env_names, \
-         env_sealed, permission_policy, lifecycle, owner, resumed_from, status, turn_state, created_at, updated_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'starting', 'idle', $14, $14)",
+         env_sealed, permission_policy, lifecycle, owner, resumed_from, held_by, status, turn_state, created_at, updated_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $15, 'starting', 'idle', $14, $14)",
     )
     .bind(new.id.0)
     .bind(new.task_id.as_str())
@@ -192,6 +222,7 @@ pub async fn insert(connection: &mut PgConnection, new: &NewInstance) -> Result<
     .bind(&new.owner)
     .bind(new.resumed_from.map(|id| id.0))
     .bind(new.created_at)
+    .bind(new.held_by.0)
     .execute(connection)
     .await;
     match inserted {
@@ -333,7 +364,8 @@ impl InstancePatch {
              oom_killed = coalesce($8, oom_killed), error_code = coalesce($9, error_code), \
              error_message = coalesce($10, error_message), error_details = coalesce($11, error_details), \
              stderr_tail = coalesce($12, stderr_tail), ended_reason = coalesce($13, ended_reason), \
-             running_at = coalesce($14, running_at), finished_at = coalesce($15, finished_at), updated_at = $16, saved = coalesce($17, saved) \
+             running_at = coalesce($14, running_at), finished_at = coalesce($15, finished_at), updated_at = $16, \
+             saved = coalesce($17, saved), held_by = CASE WHEN $18 THEN NULL ELSE held_by END \
              WHERE id = $1 AND status IN ('starting', 'running')",
         )
         .bind(id)
@@ -353,6 +385,7 @@ impl InstancePatch {
         .bind(self.finished_at)
         .bind(now)
         .bind(&self.saved)
+        .bind(self.status.is_some_and(InstanceStatus::is_final))
         .execute(connection)
         .await?;
         if done.rows_affected() == 1 {

@@ -15,9 +15,12 @@ use kandev_domain::{InstanceId, LogStream};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection, PgPool};
 
+use crate::commands::Answer;
 use crate::error::{Result, StoreError};
 use crate::instances::InstancePatch;
+use crate::notify::{self, Wake};
 use crate::record::{Data, Record, pack};
+use crate::servers::{self, Fence};
 use crate::sessions::{NewSession, SessionFacet};
 use crate::tasks::TaskMetadata;
 use crate::turns::{NewTurn, TurnPatch};
@@ -45,12 +48,15 @@ pub enum Change {
     Facet(SessionFacet),
     /// The task learns its session's id.
     Task(TaskMetadata),
+    /// A command that another server handed over is answered.
+    Answer(Answer),
 }
 
 /// Consecutive events of one instance, ready to be stored.
 #[derive(Debug, Clone)]
 pub struct Batch {
     instance_id: InstanceId,
+    fence: Fence,
     first_seq: i64,
     last_seq: i64,
     kinds: i32,
@@ -71,9 +77,10 @@ pub struct PipeLines {
 }
 
 impl Batch {
-    /// Packs `records` as the events from `first_seq` on. A batch may hold changes alone.
+    /// Packs `records` as the events from `first_seq` on, written by the run that holds the instance. A batch may hold
+    /// changes alone.
     pub fn new(
-        instance_id: InstanceId,
+        (instance_id, fence): (InstanceId, Fence),
         first_seq: i64,
         records: &[Record],
         lines: PipeLines,
@@ -96,6 +103,7 @@ impl Batch {
         let last_seq = first_seq + records.len() as i64 - 1;
         Self {
             instance_id,
+            fence,
             first_seq,
             last_seq,
             kinds,
@@ -115,6 +123,11 @@ impl Batch {
     /// The last event's number; `first_seq - 1` when there are only changes.
     pub const fn last_seq(&self) -> i64 {
         self.last_seq
+    }
+
+    /// It answers a command that another server handed over.
+    pub fn answers(&self) -> bool {
+        self.changes.iter().any(|c| matches!(c, Change::Answer(_)))
     }
 
     /// Bytes to be written.
@@ -141,7 +154,8 @@ impl JournalWriter {
         }
     }
 
-    /// Stores all or nothing. After a transient error the connection is made anew at the next call.
+    /// Stores all or nothing; nothing ([`StoreError::Fenced`]) if a run that wrote one of them has been ended. After a
+    /// transient error the connection is made anew at the next call.
     pub async fn write(&mut self, batches: &[Batch], now: DateTime<Utc>) -> Result<()> {
         let mut connection = self.connection().await?;
         let durable = batches.iter().any(|b| b.durable) || self.recent.is_due();
@@ -166,6 +180,16 @@ impl JournalWriter {
         let mut connection = connect(&self.options).await?;
         self.recent.restore(&mut connection).await?;
         Ok(connection)
+    }
+
+    /// Wakes the other servers of the database, unless the connection is broken.
+    pub async fn wake(&mut self, wake: &Wake) -> Result<()> {
+        let Some(mut connection) = self.connection.take() else {
+            return Ok(());
+        };
+        notify::send(&mut connection, wake).await?;
+        self.connection = Some(connection);
+        Ok(())
     }
 
     /// True if these batches are in the database already: after a commit whose answer was lost. They were written in
@@ -198,10 +222,11 @@ async fn has(connection: &mut PgConnection, batch: &Batch) -> Result<bool> {
 }
 
 async fn connect(options: &PgConnectOptions) -> Result<PgConnection> {
-    let options = options
-        .clone()
-        .application_name("kandev-journal")
-        .options([("synchronous_commit", "off")]);
+    let options = options.clone().application_name("kandev-journal").options([
+        ("synchronous_commit", "off"),
+        // A server that stands still in the middle must not keep another one from taking over.
+        ("idle_in_transaction_session_timeout", "5s"),
+    ]);
     // Whatever keeps us out (a password that was changed, say) may let us in again; it says nothing about a batch.
     let connect = async {
         PgConnection::connect_with(&options)
@@ -226,6 +251,7 @@ async fn write_on(
             .execute(&mut *tx)
             .await?;
     }
+    hold_all(&mut tx, batches).await?;
     insert_rows(&mut tx, batches, now).await?;
     for batch in batches {
         for change in &batch.changes {
@@ -233,6 +259,21 @@ async fn write_on(
         }
     }
     tx.commit().await?;
+    Ok(())
+}
+
+/// The runs that wrote these, each once.
+fn fences(batches: &[Batch]) -> Vec<i64> {
+    let mut fences: Vec<_> = batches.iter().map(|b| b.fence.0).collect();
+    fences.sort_unstable();
+    fences.dedup();
+    fences
+}
+
+async fn hold_all(connection: &mut PgConnection, batches: &[Batch]) -> Result<()> {
+    for fence in fences(batches) {
+        servers::hold(connection, Fence(fence)).await?;
+    }
     Ok(())
 }
 
@@ -250,11 +291,15 @@ async fn insert_rows(connection: &mut PgConnection, batches: &[Batch], now: Date
     let stdout: Vec<_> = rows.iter().map(|b| b.lines.stdout as i64).collect();
     let stderr: Vec<_> = rows.iter().map(|b| b.lines.stderr as i64).collect();
     let bodies: Vec<&[u8]> = rows.iter().map(|b| b.body.as_slice()).collect();
-    sqlx::query(
-        "INSERT INTO journal (instance_id, first_seq, last_seq, kinds, log_stdout, log_stderr, log_system, \
+    let fences = fences(batches);
+    // One statement, so that it needs no transaction: all or nothing, and the runs' rows are locked for as long as it takes.
+    let done = sqlx::query(
+        "WITH alive AS MATERIALIZED (SELECT fence FROM servers WHERE fence = ANY($12) AND ended_at IS NULL FOR KEY SHARE) \
+         INSERT INTO journal (instance_id, first_seq, last_seq, kinds, log_stdout, log_stderr, log_system, \
          stdout_lines, stderr_lines, body, written_at) \
          SELECT *, $11 FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::int[], $5::int[], $6::int[], $7::int[], \
-         $8::bigint[], $9::bigint[], $10::bytea[])",
+         $8::bigint[], $9::bigint[], $10::bytea[]) \
+         WHERE (SELECT count(*) FROM alive) = $13",
     )
     .bind(ids)
     .bind(first)
@@ -267,8 +312,13 @@ async fn insert_rows(connection: &mut PgConnection, batches: &[Batch], now: Date
     .bind(stderr)
     .bind(bodies)
     .bind(now)
+    .bind(&fences)
+    .bind(fences.len() as i64)
     .execute(connection)
     .await?;
+    if done.rows_affected() == 0 {
+        return Err(StoreError::Fenced);
+    }
     Ok(())
 }
 
@@ -280,5 +330,6 @@ async fn apply(connection: &mut PgConnection, change: &Change, now: DateTime<Utc
         Change::Session(session) => session.insert(connection).await,
         Change::Facet(facet) => facet.upsert(connection, now).await,
         Change::Task(metadata) => metadata.merge(connection, now).await,
+        Change::Answer(answer) => answer.write(connection).await,
     }
 }

@@ -3,12 +3,14 @@
 //! Callers get domain types; a row that does not fit them is an error that names table, column and row. Every write
 //! checks how many rows it touched.
 
+pub mod commands;
 pub mod error;
 pub mod instances;
 pub mod journal;
-pub mod lock;
+pub mod notify;
 pub mod page;
 pub mod record;
+pub mod servers;
 pub mod sessions;
 pub mod snapshot;
 pub mod tasks;
@@ -18,6 +20,7 @@ pub use sqlx::PgPool;
 
 pub use error::{Result, StoreError};
 pub use page::{Cursor, Page};
+pub use servers::Fence;
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../../migrations");
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kandev_acp::dialect::Negotiated;
 use kandev_acp::{FrameWriter, KandevState, Peer};
-use kandev_domain::lifecycle::{self, Decision, Request, State};
+use kandev_domain::lifecycle::{self, Decision, State};
 use kandev_domain::{EventKind, InstanceStatus, LogLevel, SessionKey, TurnState};
 use kandev_runtime::{Attachment, ContainerId, ExitStatus, ExitWatch, RuntimeError};
-use kandev_store::journal::Position;
+use kandev_store::journal::{Change, Position};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -22,10 +22,13 @@ use super::reconnect::Reconnected;
 use super::saved::SavedPhase;
 use super::turns::Turns;
 use super::verdict::Verdict;
-use super::{Cancelled, Command, Handle, MAILBOX, Stopped, View};
+use super::waits::{LinkStep, granted, known, next, next_of_link, send_first};
+use super::{Cancelled, Handle, MAILBOX, Stopped, View};
 use crate::Shared;
+use crate::command::{Answer, Command, Reply, Request};
 use crate::journal::JournalError;
 use crate::launch::InstanceSpec;
+use crate::lease::Term;
 use crate::outbox::{Context, Effect, Outbox};
 use crate::slots::{Admission, Place, Slot};
 use crate::tail::Tail;
@@ -91,6 +94,8 @@ pub(super) struct SessionRef {
 /// What a task is made of.
 pub(crate) struct Parts {
     pub shared: Arc<Shared>,
+    /// The run that holds the instance.
+    pub term: Arc<Term>,
     pub spec: InstanceSpec,
     pub position: Position,
     /// What another process left, if this one takes the instance up.
@@ -101,6 +106,7 @@ pub(crate) struct Parts {
 
 pub(crate) struct Actor {
     pub(super) shared: Arc<Shared>,
+    pub(super) term: Arc<Term>,
     pub(super) spec: InstanceSpec,
     pub(super) outbox: Outbox,
     pub(super) phase: Phase,
@@ -128,7 +134,7 @@ pub(crate) struct Actor {
     pub(super) status: InstanceStatus,
     pub(super) stderr_tail: Tail,
     pub(super) created: Option<oneshot::Sender<Result<(), super::ending::Failure>>>,
-    pub(super) stop_replies: Vec<oneshot::Sender<Stopped>>,
+    pub(super) stop_replies: Vec<Reply>,
     /// Frames that found the writer's queue full.
     pub(super) unsent: std::collections::VecDeque<Bytes>,
     /// Frames since the link was made that may not have reached the agent, by number.
@@ -195,6 +201,7 @@ impl Actor {
     pub(super) fn new(parts: Parts, view: watch::Sender<View>, mailbox: mpsc::Receiver<Command>) -> Self {
         let Parts {
             shared,
+            term,
             spec,
             position,
             created,
@@ -204,13 +211,14 @@ impl Actor {
             .options
             .timeout_seconds
             .unwrap_or(spec.agent_type.timeout_seconds);
-        let outbox = Outbox::new(spec.id, shared.journal.clone(), position);
+        let outbox = Outbox::new(spec.id, Arc::clone(&term), shared.journal.clone(), position);
         let (phase, slot) = match shared.slots.ask(spec.id, spec.priority) {
             Admission::Now(slot) => (Phase::Creating, Some(slot)),
             Admission::Later(place) => (Phase::Queued(place), None),
         };
         Self {
             shared,
+            term,
             outbox,
             phase,
             slot,
@@ -299,6 +307,7 @@ impl Actor {
                 break;
             }
             let deadline = self.next_deadline();
+            let may_act = self.may_act();
             let takes_output = self.takes_output();
             let unsent = self.unsent.front().cloned();
             let writer = self
@@ -308,10 +317,13 @@ impl Actor {
                 .map(|link| link.writer.clone());
             tokio::select! {
                 biased;
+                // First: what is lost is not acted on any more.
+                () = self.term.lost.cancelled() => return self.let_go(),
                 stored = self.outbox.stored(), if self.outbox.is_storing() => match stored {
                     Ok(effects) => self.let_out(effects),
                     // The server ends without its database: the next one takes the instance up where the database stands.
-                    Err(JournalError::Closed) => return self.let_go(),
+                    // Or another server has taken over.
+                    Err(JournalError::Closed | JournalError::Fenced) => return self.let_go(),
                     Err(error) => {
                         tracing::error!(%error, "the instance cannot be recorded any more and is given up");
                         return self.give_up().await;
@@ -330,13 +342,19 @@ impl Actor {
                     LinkStep::Written(count) => self.were_written(count),
                     LinkStep::Output(output) => self.output(output),
                 },
-                () = tokio::time::sleep_until(deadline) => self.time_is_up(),
+                () = tokio::time::sleep_until(deadline), if may_act => self.time_is_up(),
+                _ = self.term.current(), if !may_act => {}
                 () = self.shared.leave.cancelled(), if !self.shared.leave.is_cancelled() => {}
                 () = self.shared.stop_agents.cancelled(), if self.ending.is_none() && !self.is_over() => {
                     self.end(Cause::Shutdown);
                 }
             }
         }
+    }
+
+    /// A time that is up ends the instance only if nobody can have taken it over; an end under way goes on.
+    fn may_act(&self) -> bool {
+        self.ending.is_some() || self.is_over() || self.term.is_current()
     }
 
     /// The database refuses what this instance is: the container must not outlive its history.
@@ -431,15 +449,21 @@ impl Actor {
         self.outbox.log(now, level, context, message);
     }
 
-    pub(super) fn reply<T: Send + 'static>(&mut self, to: oneshot::Sender<T>, answer: T) {
-        // A caller that went away does not need the answer.
-        self.outbox
-            .effect(Effect::Reply(Box::new(move || drop(to.send(answer)))));
+    pub(super) fn reply(&mut self, to: Reply, answer: Answer) {
+        match to {
+            // A caller that went away does not need the answer.
+            Reply::Here(to) => self
+                .outbox
+                .effect(Effect::Reply(Box::new(move || drop(to.send(answer))))),
+            Reply::Elsewhere(id) => self.outbox.change(Change::Answer(answer.stored(id))),
+        }
     }
 
     pub(super) fn reply_created(&mut self, result: Result<(), super::ending::Failure>) {
         if let Some(created) = self.created.take() {
-            self.reply(created, result);
+            // A caller that went away does not need to know.
+            self.outbox
+                .effect(Effect::Reply(Box::new(move || drop(created.send(result)))));
         }
     }
 
@@ -454,29 +478,26 @@ impl Actor {
     }
 
     fn command(&mut self, command: Command) {
-        match command {
-            Command::Prompt {
-                prompt,
-                when_busy,
-                reply,
-            } => {
-                let decision = lifecycle::admit(self.admission(), Request::Prompt { when_busy });
+        let Command { request, reply } = command;
+        match request {
+            Request::Prompt { prompt, when_busy } => {
+                let decision = lifecycle::admit(self.admission(), lifecycle::Request::Prompt { when_busy });
                 let answer = self.prompt(prompt, decision);
-                self.reply(reply, answer);
+                self.reply(reply, Answer::Prompt(answer));
             }
-            Command::Cancel { reason, reply } => {
-                let answer = match lifecycle::admit(self.admission(), Request::Cancel) {
+            Request::Cancel { reason } => {
+                let answer = match lifecycle::admit(self.admission(), lifecycle::Request::Cancel) {
                     Decision::Proceed => {
                         self.cancel(reason);
                         Cancelled::Cancelling
                     }
                     _ => Cancelled::Nothing,
                 };
-                self.reply(reply, answer);
+                self.reply(reply, Answer::Cancel(answer));
             }
-            Command::Stop { reason, force, reply } => {
+            Request::Stop { reason, force } => {
                 self.stop_replies.push(reply);
-                match lifecycle::admit(self.admission(), Request::Stop) {
+                match lifecycle::admit(self.admission(), lifecycle::Request::Stop) {
                     Decision::Proceed => self.end(Cause::Stop { reason, force }),
                     _ if force => self.force(),
                     _ => {}
@@ -517,56 +538,5 @@ impl<F: FnOnce()> Drop for OnEnd<F> {
         if let Some(on_end) = self.0.take() {
             on_end();
         }
-    }
-}
-
-/// Waits for what is there; for ever if nothing is.
-async fn next<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
-    match future {
-        Some(future) => future.as_mut().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn known(gap: &mut Option<oneshot::Receiver<bool>>) -> bool {
-    match gap {
-        // The reading was given up: it has told why by another way.
-        Some(gap) => gap.await.unwrap_or(false),
-        None => std::future::pending().await,
-    }
-}
-
-async fn granted(phase: &mut Phase) -> Option<Slot> {
-    match phase {
-        // The queue outlives every place in it.
-        Phase::Queued(place) => (&mut place.turn).await.ok(),
-        _ => std::future::pending().await,
-    }
-}
-
-async fn send_first(writer: Option<FrameWriter>, frame: Option<Bytes>) -> bool {
-    match (writer, frame) {
-        (Some(writer), Some(frame)) => writer.send(frame).await.is_ok(),
-        _ => false,
-    }
-}
-
-/// What happened on the way to the container.
-enum LinkStep {
-    /// So many frames have been written.
-    Written(u64),
-    /// There is output; none if the reader stopped.
-    Output(Option<Output>),
-}
-
-async fn next_of_link(link: &mut Option<Link>, takes_output: bool, has_unwritten: bool) -> LinkStep {
-    let Some(link) = link else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        biased;
-        Ok(()) = link.written.changed(), if has_unwritten => LinkStep::Written(*link.written.borrow_and_update()),
-        output = link.pump.output.recv(), if takes_output => LinkStep::Output(output),
-        else => std::future::pending().await,
     }
 }

@@ -19,6 +19,7 @@ use super::actor::{Actor, EngineDone, Phase};
 use super::pump::DRAIN_SILENCE;
 use super::reconnect::ENGINE_RETRY;
 use super::turns::{End, TurnFailure};
+use crate::command::{Answer, Reply};
 
 /// Far enough away to stand for never.
 const NEVER: Duration = Duration::from_hours(365 * 24);
@@ -310,8 +311,13 @@ impl Actor {
         let runtime = std::sync::Arc::clone(&self.shared.runtime);
         let (id, owner) = (self.spec.id.to_string(), self.shared.settings.owner.clone());
         let container = self.container.clone();
+        let term = std::sync::Arc::clone(&self.term);
         self.engine = Some(Box::pin(async move {
             let remove = async {
+                // Another server that has taken over may still be reading the container's log.
+                if term.current().await.is_err() {
+                    return Ok(());
+                }
                 if let Some(container) = container {
                     return runtime.remove(&container).await;
                 }
@@ -402,15 +408,19 @@ impl Actor {
     /// Answers those who wait for the end, once this step is stored.
     pub(super) fn answer_stops(&mut self, stopped: Stopped) {
         for reply in std::mem::take(&mut self.stop_replies) {
-            self.reply(reply, stopped);
+            self.reply(reply, Answer::Stop(stopped));
         }
     }
 
     /// The container has ended, and the database does not say so: nobody is kept waiting for that.
     fn answer_early(&mut self) {
         for reply in std::mem::take(&mut self.stop_replies) {
-            // A caller that went away does not need the answer.
-            let _ = reply.send(Stopped::Underway);
+            match reply {
+                // A caller that went away does not need the answer.
+                Reply::Here(reply) => drop(reply.send(Answer::Stop(Stopped::Underway))),
+                // That answer goes by the database.
+                Reply::Elsewhere(_) => self.stop_replies.push(reply),
+            }
         }
     }
 
@@ -452,7 +462,9 @@ impl Actor {
     /// When those who wait for the end are told that it is not on record yet.
     fn answer_until(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Settled { since } if !self.stop_replies.is_empty() => Some(since + STORE_PATIENCE),
+            Phase::Settled { since } if self.stop_replies.iter().any(Reply::is_here) => {
+                Some(since + STORE_PATIENCE)
+            }
             _ => None,
         }
     }

@@ -16,10 +16,11 @@ use tokio::sync::oneshot;
 use super::{ActorParts, Orchestrator, Secrets};
 use crate::instance::{Saved, TakeUp};
 use crate::launch::{InstanceSpec, LaunchOptions};
+use crate::lease::Term;
 
 impl Orchestrator {
-    /// Takes an active instance up that no task has. False if what is on record does not suffice.
-    pub(crate) async fn take_up(&self, instance: &Instance) -> Result<bool, StoreError> {
+    /// Takes an active instance up that this run holds and no task has. False if what is on record does not suffice.
+    pub(crate) async fn take_up(&self, term: Arc<Term>, instance: &Instance) -> Result<bool, StoreError> {
         let pool = &self.shared.pool;
         let sealer = &self.shared.sealer;
         let saved = instance
@@ -82,6 +83,7 @@ impl Orchestrator {
         let (created, _) = oneshot::channel();
         self.start_task(ActorParts {
             shared: Arc::clone(&self.shared),
+            term,
             spec,
             position,
             take_up: Some(take_up),

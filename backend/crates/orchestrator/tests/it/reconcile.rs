@@ -11,6 +11,7 @@ use kandev_runtime::{
 };
 use kandev_store::PgPool;
 use kandev_store::instances::{self, NewInstance};
+use kandev_store::servers::{End, Register};
 use kandev_store::tasks::{self, Task};
 
 use crate::support::{Fault, FaultyRuntime, Step, TestDatabase, World};
@@ -47,7 +48,7 @@ async fn container(runtime: &FaultyRuntime, owner: &str, id: InstanceId) -> Cont
     runtime.engine().create(&spec).await.unwrap()
 }
 
-/// A row of an instance that no process holds.
+/// A row of an instance whose server has ended.
 async fn row(pool: &PgPool, owner: &str) -> InstanceId {
     let (id, task_id, now) = (InstanceId::generate(), TaskId::generate(), SystemClock.now());
     let task = Task {
@@ -59,6 +60,11 @@ async fn row(pool: &PgPool, owner: &str) -> InstanceId {
         created_at: now,
         updated_at: now,
     };
+    let mut register = Register::new(pool, owner);
+    let held_by = register
+        .begin("gone", None, Duration::from_mins(1))
+        .await
+        .unwrap();
     let new = NewInstance {
         id,
         task_id,
@@ -73,12 +79,14 @@ async fn row(pool: &PgPool, owner: &str) -> InstanceId {
         lifecycle: InstanceLifecycle::Interactive,
         owner: owner.to_owned(),
         resumed_from: None,
+        held_by,
         created_at: now,
     };
     let mut tx = pool.begin().await.unwrap();
     tasks::insert(&mut tx, &task).await.unwrap();
     instances::insert(&mut tx, &new).await.unwrap();
     tx.commit().await.unwrap();
+    assert!(register.end(held_by, End::Known).await.unwrap());
     id
 }
 

@@ -66,6 +66,10 @@ settings! {
     workspace_roots: PathList, "KANDEV_WORKSPACE_ROOTS", "DIR:DIR";
     #[doc = "Name of this deployment, unique per container engine [env: KANDEV_OWNER] [default: kandev]"]
     owner: Owner, "KANDEV_OWNER", "NAME";
+    #[doc = "Name of this server, for people [env: KANDEV_SERVER_NAME] [default: host name and process id]"]
+    server_name: String, "KANDEV_SERVER_NAME", "NAME";
+    #[doc = "Without a sign of life for so long, another server takes over [env: KANDEV_LEASE_SECONDS] [default: 5]"]
+    lease_seconds: Seconds, "KANDEV_LEASE_SECONDS", "SECONDS";
     #[doc = "PostgreSQL to use in place of the private one [env: DATABASE_URL]"]
     database_url: DatabaseUrl, "DATABASE_URL", "URL";
     #[doc = "Container engine [env: DOCKER_HOST]"]

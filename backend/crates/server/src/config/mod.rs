@@ -91,6 +91,10 @@ pub struct Config {
     pub workspace_roots: Vec<PathBuf>,
     /// Name of the deployment, which labels its containers.
     pub owner: String,
+    /// Name of this server, for people.
+    pub server_name: String,
+    /// How long another server waits for a sign of life before it takes over.
+    pub lease: Duration,
     /// The database; a private cluster when none.
     pub database_url: Option<DatabaseUrl>,
     /// The container engine; its usual socket when none.
@@ -186,6 +190,8 @@ impl Config {
             owner: report
                 .or("owner", layer.owner, || values::Owner("kandev".to_owned()))
                 .0,
+            server_name: report.or("server_name", layer.server_name, default_server_name),
+            lease: report.or("lease_seconds", layer.lease_seconds, seconds(5)).0,
             database_url: report.optional("database_url", layer.database_url),
             docker_host: report.optional("docker_host", layer.docker_host),
             log_format: report.or("log_format", layer.log_format, || LogFormat::Text),
@@ -266,6 +272,12 @@ impl Config {
 
 const fn seconds(n: u64) -> impl FnOnce() -> values::Seconds {
     move || values::Seconds(Duration::from_secs(n))
+}
+
+fn default_server_name() -> String {
+    let uname = rustix::system::uname();
+    let host = uname.nodename().to_string_lossy();
+    format!("{host}:{}", std::process::id())
 }
 
 fn default_data_dir(environment: &Environment, home: Option<&Path>) -> Result<PathBuf, ConfigError> {

@@ -47,6 +47,7 @@ impl From<CommandError> for ApiError {
                 Self::new(ErrorCode::RuntimeUnavailable, error.to_string()).retry_after_seconds(5)
             }
             CommandError::Unanswered => Self::database_unavailable(error),
+            CommandError::Internal(_) => Self::internal(error),
             CommandError::Store(error) => error.into(),
         }
     }

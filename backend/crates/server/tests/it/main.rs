@@ -16,6 +16,7 @@ mod handshake;
 mod logs;
 mod main_job;
 mod outage;
+mod ownership;
 mod permissions;
 mod private_postgres;
 mod protocol;

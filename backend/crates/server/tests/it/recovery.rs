@@ -79,12 +79,13 @@ pub(crate) async fn launch(stack: &Stack) -> String {
 }
 
 pub(crate) async fn turn_ended(stack: &Stack, id: &str, turn: &str) -> Value {
-    let path = format!("/agents/{id}/turns/{turn}");
+    // Not the turn itself, which has all its text.
+    let path = format!("/agents/{id}/events?kind=turn_ended&limit=5000");
+    let is_it = |e: &Value| e["turn_id"] == *turn;
     stack
-        .until(&path, |t| {
-            ["completed", "cancelled", "failed"].contains(&t["status"].as_str().unwrap())
-        })
-        .await
+        .until(&path, |page| page["events"].as_array().unwrap().iter().any(is_it))
+        .await;
+    stack.get(&format!("/agents/{id}/turns/{turn}")).await.expect(200)
 }
 
 #[tokio::test]
@@ -231,10 +232,10 @@ async fn a_server_that_is_asked_to_end_leaves_its_agents_running() {
 }
 
 /// Moments for the kills: any will do, and the same ones again when it fails.
-struct Moments(u64);
+pub(crate) struct Moments(pub(crate) u64);
 
 impl Moments {
-    fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -243,9 +244,8 @@ impl Moments {
     }
 }
 
-#[tokio::test]
-async fn five_agents_and_twenty_kills() {
-    let mut stack = Stack::start().await;
+/// Five agents in turns of mixed kinds: each instance and its turn.
+pub(crate) async fn five_turns(stack: &Stack) -> Vec<(String, String)> {
     let scripts = [
         "/flood 2000 200\n/sleep 300\n".repeat(60),
         "/slow 300 80".to_owned(),
@@ -255,24 +255,23 @@ async fn five_agents_and_twenty_kills() {
     ];
     let mut turns = Vec::new();
     for script in &scripts {
-        let id = launch(&stack).await;
+        let id = launch(stack).await;
         let turn = stack.prompt(&id, script).await;
         turns.push((id, turn));
     }
-    let mut moments = Moments(2026);
-    for _ in 0..20 {
-        tokio::time::sleep(moments.next()).await;
-        stack.kill().await;
-        stack.boot().await;
-    }
-    for (id, turn) in &turns {
-        let ended = turn_ended(&stack, id, turn).await;
+    turns
+}
+
+/// All is stored that they wrote, once, and every turn has its right end.
+pub(crate) async fn assert_five_whole(stack: &Stack, turns: &[(String, String)]) {
+    for (id, turn) in turns {
+        let ended = turn_ended(stack, id, turn).await;
         assert_eq!(
             (&ended["status"], &ended["stop_reason"]),
             (&json!("completed"), &json!("end_turn")),
             "{ended:#}"
         );
-        assert_whole(&stack, id).await;
+        assert_whole(stack, id).await;
         let ends = stack
             .events(id)
             .await
@@ -293,5 +292,18 @@ async fn five_agents_and_twenty_kills() {
         text.as_str().unwrap(),
         "permission: selected allow-once\n".repeat(120)
     );
+}
+
+#[tokio::test]
+async fn five_agents_and_twenty_kills() {
+    let mut stack = Stack::start().await;
+    let turns = five_turns(&stack).await;
+    let mut moments = Moments(2026);
+    for _ in 0..20 {
+        tokio::time::sleep(moments.next()).await;
+        stack.kill().await;
+        stack.boot().await;
+    }
+    assert_five_whole(&stack, &turns).await;
     stack.settle().await;
 }

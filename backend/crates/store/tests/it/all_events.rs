@@ -6,7 +6,7 @@ use kandev_domain::{Event, EventKind, InstanceId};
 use kandev_store::journal::{AllQuery, AllReader, Batch, JournalWriter, PipeLines, Place, Read, Reset, Room};
 use kandev_store::{PgPool, migrate};
 
-use crate::support::{at, instance, update};
+use crate::support::{RUN, at, instance, update};
 
 const ROOM: Room = Room {
     events: 1000,
@@ -20,7 +20,7 @@ fn batch(id: InstanceId, first: u64, count: u64) -> Batch {
         .map(|n| update(n, &format!("{id}/{n}")))
         .collect();
     let lines = PipeLines::default();
-    Batch::new(id, first.cast_signed(), &records, lines, Vec::new(), false)
+    Batch::new((id, RUN), first.cast_signed(), &records, lines, Vec::new(), false)
 }
 
 async fn reader(pool: &PgPool, place: Option<Place>) -> AllReader {

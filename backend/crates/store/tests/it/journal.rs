@@ -9,14 +9,14 @@ use kandev_store::record::Record;
 use kandev_store::turns::TurnPatch;
 use kandev_store::{PgPool, StoreError};
 
-use crate::support::{at, instance, log, update};
+use crate::support::{RUN, at, instance, log, update};
 
 fn batch(id: InstanceId, first: i64, records: &[Record]) -> Batch {
     let lines = PipeLines {
         stdout: (first - 1).cast_unsigned() + records.len() as u64,
         stderr: 0,
     };
-    Batch::new(id, first, records, lines, Vec::new(), false)
+    Batch::new((id, RUN), first, records, lines, Vec::new(), false)
 }
 
 fn query(after: i64, limit: usize) -> EventQuery {
@@ -198,7 +198,7 @@ async fn events_and_changes_are_stored_together_or_not_at_all(pool: PgPool) {
     let good = Change::Instance(Box::new(patch));
     // There is no such turn: the whole batch is refused.
     let bad = Change::Turn(TurnPatch::of(TurnId::generate(), TurnStatus::Running));
-    let refused = Batch::new(id, 1, &records, lines, vec![good.clone(), bad], true);
+    let refused = Batch::new((id, RUN), 1, &records, lines, vec![good.clone(), bad], true);
     let error = writer
         .write(std::slice::from_ref(&refused), at(0))
         .await
@@ -215,7 +215,7 @@ async fn events_and_changes_are_stored_together_or_not_at_all(pool: PgPool) {
     );
     assert!(!writer.has_written(&[refused], at(0)).await.unwrap());
 
-    let accepted = Batch::new(id, 1, &records, lines, vec![good], true);
+    let accepted = Batch::new((id, RUN), 1, &records, lines, vec![good], true);
     writer
         .write(std::slice::from_ref(&accepted), at(0))
         .await

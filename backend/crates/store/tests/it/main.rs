@@ -5,4 +5,5 @@
 mod all_events;
 mod journal;
 mod rows;
+mod servers;
 mod support;

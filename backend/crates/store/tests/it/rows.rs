@@ -9,7 +9,7 @@ use kandev_store::turns::{self, NewTurn, TurnPatch};
 use kandev_store::{PgPool, StoreError};
 use serde_json::json;
 
-use crate::support::{at, instance, task, try_instance, update};
+use crate::support::{RUN, at, instance, task, try_instance, update};
 
 async fn change(
     pool: &PgPool,
@@ -17,7 +17,14 @@ async fn change(
     changes: Vec<Change>,
 ) -> Result<(), StoreError> {
     let first = kandev_store::journal::position(pool, id).await?.seq + 1;
-    let batch = Batch::new(id, first, &[update(1, "x")], PipeLines::default(), changes, true);
+    let batch = Batch::new(
+        (id, RUN),
+        first,
+        &[update(1, "x")],
+        PipeLines::default(),
+        changes,
+        true,
+    );
     JournalWriter::new(pool).write(&[batch], at(1)).await
 }
 
@@ -205,20 +212,4 @@ async fn tasks_are_patched_and_deleted_with_their_history(pool: PgPool) {
         .await
         .unwrap();
     assert_eq!(left, 0);
-}
-
-#[sqlx::test(migrations = "../../../migrations")]
-async fn a_deployment_has_one_lock(pool: PgPool) {
-    use kandev_store::lock::take;
-    use std::time::Duration;
-    let held = take(&pool, "a", Duration::ZERO).await.unwrap();
-    assert!(held.is_some());
-    assert!(
-        take(&pool, "b", Duration::ZERO).await.unwrap().is_some(),
-        "another deployment has its own"
-    );
-    assert!(take(&pool, "a", Duration::ZERO).await.unwrap().is_none());
-    let waiting = take(&pool, "a", Duration::from_secs(10));
-    let (taken, ()) = tokio::join!(waiting, async { drop(held) });
-    assert!(taken.unwrap().is_some(), "it is given back with its connection");
 }

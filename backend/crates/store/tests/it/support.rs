@@ -6,8 +6,9 @@ use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
 use kandev_domain::{EventKind, InstanceId, LogLevel, LogStream, TaskId};
 use kandev_store::instances::{self, NewInstance};
 use kandev_store::record::{Data, Record, Source};
+use kandev_store::servers::Register;
 use kandev_store::tasks::{self, Task};
-use kandev_store::{PgPool, StoreError};
+use kandev_store::{Fence, PgPool, StoreError};
 use serde_json::json;
 
 pub(crate) fn at(second: i64) -> DateTime<Utc> {
@@ -24,6 +25,23 @@ pub(crate) fn task(id: &str) -> Task {
         created_at: at(0),
         updated_at: at(0),
     }
+}
+
+/// The run of the first server of a test's database.
+pub(crate) const RUN: Fence = Fence(1);
+
+/// Begins it, unless it has begun.
+pub(crate) async fn run(pool: &PgPool) -> Fence {
+    let runs: i64 = sqlx::query_scalar("SELECT count(*) FROM servers")
+        .fetch_one(pool)
+        .await
+        .unwrap();
+    if runs == 0 {
+        let lease = std::time::Duration::from_mins(1);
+        let run = Register::new(pool, "test").begin("one", None, lease).await;
+        assert_eq!(run.unwrap(), RUN);
+    }
+    RUN
 }
 
 pub(crate) async fn try_instance(pool: &PgPool, task_id: &str) -> Result<InstanceId, StoreError> {
@@ -44,6 +62,7 @@ pub(crate) async fn try_instance(pool: &PgPool, task_id: &str) -> Result<Instanc
         lifecycle: InstanceLifecycle::Interactive,
         owner: "test".to_owned(),
         resumed_from: None,
+        held_by: run(pool).await,
         created_at: at(0),
     };
     instances::insert(&mut connection, &new).await?;

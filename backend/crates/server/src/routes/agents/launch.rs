@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use kandev_domain::content::Prompt;
 use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
 use kandev_domain::{InstanceId, InstanceStatus};
-use kandev_orchestrator::{LaunchOptions, LaunchRequest, OnLost, Resources};
+use kandev_orchestrator::{Changes, LaunchOptions, LaunchRequest, OnLost, Resources, View};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -174,24 +174,42 @@ pub(super) async fn answer(state: &AppState, id: InstanceId, wait: Wait) -> ApiR
 }
 
 async fn await_progress(state: &AppState, id: InstanceId, wait: Wait) -> ApiResult<()> {
-    let Some(mut view) = state.orchestrator.watch(id) else {
-        return Ok(());
-    };
+    let mut changes = Changes::of(&state.orchestrator, id);
     // Without a prompt there is no turn to wait for.
     let has_turn = kandev_store::turns::list(&state.pool, id, None, 1).await?.total > 0;
     let wait = if has_turn { wait } else { wait.at_most_ready() };
-    let reached = view.wait_for(|view| match wait {
+    let reached = |status: InstanceStatus, ended_turns: u32| match wait {
         Wait::None => true,
-        _ if view.status.is_final() => true,
-        Wait::Ready => view.status == InstanceStatus::Running,
-        Wait::Turn => view.ended_turns > 0,
-    });
-    tokio::select! {
-        // An error means that the instance has ended.
-        _ = reached => {}
-        () = state.stopping.cancelled() => {}
+        _ if status.is_final() => true,
+        Wait::Ready => status == InstanceStatus::Running,
+        Wait::Turn => ended_turns > 0,
+    };
+    let shown = |view: &View| reached(view.status, view.ended_turns);
+    while !state.stopping.is_cancelled() {
+        changes.subscribe();
+        if changes.view().is_some_and(|view| shown(&view)) || stands(state, id, &reached).await? {
+            return Ok(());
+        }
+        tokio::select! {
+            () = changes.wait_until(shown) => {}
+            () = state.stopping.cancelled() => {}
+        }
     }
     Ok(())
+}
+
+/// What the database says, which also knows of instances that other servers have taken up.
+async fn stands(
+    state: &AppState,
+    id: InstanceId,
+    reached: impl Fn(InstanceStatus, u32) -> bool,
+) -> ApiResult<bool> {
+    let Some(instance) = kandev_store::instances::get(&state.pool, id).await? else {
+        return Ok(true);
+    };
+    let first = kandev_store::turns::list(&state.pool, id, None, 1).await?;
+    let ended = first.items.first().is_some_and(|turn| turn.status.is_final());
+    Ok(reached(instance.status, u32::from(ended)))
 }
 
 impl Wait {

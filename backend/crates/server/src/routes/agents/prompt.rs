@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::WhenBusy;
 use kandev_domain::{InstanceId, TurnId};
+use kandev_orchestrator::Changes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -77,7 +78,7 @@ pub async fn prompt(
     let id = super::instance(&state, &id).await?.id;
     let wait = body.wait;
     let (prompt, when_busy) = body.into_prompt()?;
-    let watch = state.orchestrator.watch(id);
+    let changes = Changes::of(&state.orchestrator, id);
     let accepted = state.orchestrator.prompt(id, prompt, when_busy).await?;
     let mut response = PromptResponse {
         success: true,
@@ -93,7 +94,7 @@ pub async fn prompt(
     if !wait {
         return Ok((StatusCode::ACCEPTED, Json(response)));
     }
-    let turn = await_end(&state, id, accepted.turn_id, watch).await?;
+    let turn = await_end(&state, id, accepted.turn_id, changes).await?;
     if turn.has_ended() {
         response.message = "the turn has ended";
         response.turn = Some(turn);
@@ -107,33 +108,20 @@ async fn await_end(
     state: &AppState,
     id: InstanceId,
     turn_id: TurnId,
-    watch: Option<tokio::sync::watch::Receiver<kandev_orchestrator::View>>,
+    mut changes: Changes,
 ) -> ApiResult<TurnView> {
-    let mut watch = watch;
     loop {
-        let ended = watch.as_ref().map(|watch| watch.borrow().ended_turns);
+        changes.subscribe();
+        let ended = changes.view().map(|view| view.ended_turns);
         let turn = kandev_store::turns::get(&state.pool, id, turn_id).await?;
         let turn = turn.ok_or_else(|| ApiError::not_found("turn", turn_id))?;
-        let changed = async {
-            match &mut watch {
-                // Not every commit is worth a look.
-                Some(watch) => watch
-                    .wait_for(|view| Some(view.ended_turns) != ended)
-                    .await
-                    .is_ok(),
-                None => false,
-            }
-        };
-        if turn.status.is_final() {
+        if turn.status.is_final() || state.stopping.is_cancelled() {
             return view(state, turn).await;
         }
-        let goes_on = tokio::select! {
-            goes_on = changed => goes_on,
-            () = state.stopping.cancelled() => false,
-        };
-        if !goes_on {
-            let turn = kandev_store::turns::get(&state.pool, id, turn_id).await?;
-            return view(state, turn.ok_or_else(|| ApiError::not_found("turn", turn_id))?).await;
+        tokio::select! {
+            // Not every commit is worth a look.
+            () = changes.wait_until(|view| Some(view.ended_turns) != ended) => {}
+            () = state.stopping.cancelled() => {}
         }
     }
 }

@@ -4,23 +4,18 @@
 //! slow, or late, or comes to a server that does not hold the instance, gets the same events: each once, in order.
 
 use std::fmt::Display;
-use std::time::Duration;
 
 use axum::http::HeaderMap;
 use kandev_domain::{Event, EventKind, InstanceId};
-use kandev_orchestrator::View;
+use kandev_orchestrator::Changes;
 use kandev_store::StoreError;
 use kandev_store::journal::{self, EventQuery, Standing};
 use serde::Serialize;
-use tokio::sync::watch;
-use tokio::time::sleep;
 
 use crate::error::{ApiError, ApiResult};
 use crate::routes::sse::{self, Follow, LAST_EVENT_ID};
 use crate::state::AppState;
 
-/// How often to look where nobody says when: another server holds the instance, or this one is about to.
-const POLL: Duration = Duration::from_millis(500);
 /// What is read at once, and so what a reader holds in memory.
 const PAGE_EVENTS: usize = 1000;
 const PAGE_BYTES: usize = 1 << 20;
@@ -40,7 +35,7 @@ pub(super) struct Follower {
     id: InstanceId,
     kinds: Vec<EventKind>,
     cursor: i64,
-    watch: Option<watch::Receiver<View>>,
+    changes: Changes,
 }
 
 /// Where a reader wants to begin, and which part of its request said so.
@@ -97,7 +92,7 @@ impl Follow for Follower {
                 // The connection stays: the database will be back.
                 Err(error) if error.is_transient() => {
                     tracing::debug!(%error, "a stream waits for the database");
-                    self.watch = None;
+                    self.changes.look_soon();
                     self.wait().await;
                 }
                 Err(error) => return Err(error.into()),
@@ -113,11 +108,11 @@ impl Follow for Follower {
 impl Follower {
     pub(super) fn new(state: AppState, id: InstanceId, kinds: Vec<EventKind>, after: i64) -> Self {
         Self {
+            changes: Changes::of(&state.orchestrator, id),
             state,
             id,
             kinds,
             cursor: after,
-            watch: None,
         }
     }
 
@@ -125,7 +120,7 @@ impl Follower {
     async fn read(&mut self) -> Result<Option<Step>, StoreError> {
         loop {
             // First subscribe, then read: what is committed in between wakes the next wait.
-            self.subscribe();
+            self.changes.subscribe();
             let Some(standing) = journal::standing(&self.state.pool, self.id).await? else {
                 return Ok(Some(Step::Ended));
             };
@@ -152,32 +147,10 @@ impl Follower {
         }
     }
 
-    fn subscribe(&mut self) {
-        if let Some(watch) = &mut self.watch {
-            watch.mark_unchanged();
-        } else {
-            let watch = self.state.orchestrator.watch(self.id);
-            self.watch = watch.filter(|watch| watch.has_changed().is_ok());
-        }
-    }
-
     async fn wait(&mut self) {
-        let stopping = self.state.stopping.clone();
-        let woken = async {
-            if let Some(watch) = &mut self.watch {
-                watch.changed().await.is_ok()
-            } else {
-                sleep(POLL).await;
-                true
-            }
-        };
-        let holds = tokio::select! {
-            holds = woken => holds,
-            () = stopping.cancelled() => true,
-        };
-        if !holds {
-            // The task has ended, or has let the instance go.
-            self.watch = None;
+        tokio::select! {
+            () = self.changes.wait() => {}
+            () = self.state.stopping.cancelled() => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
 use kandev_domain::{FailureCode, InstanceStatus, TurnState};
-use kandev_store::instances::Instance;
+use kandev_store::instances::{Holder, Instance};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -38,11 +38,31 @@ impl InstanceError {
     }
 }
 
+/// A run of a server.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ServerRef {
+    /// Its number; a later run has a higher one.
+    id: i64,
+    /// As `KANDEV_SERVER_NAME` says, else host name and process id.
+    name: String,
+}
+
+impl From<Holder> for ServerRef {
+    fn from(holder: Holder) -> Self {
+        Self {
+            id: holder.fence.0,
+            name: holder.name,
+        }
+    }
+}
+
 /// An agent instance.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AgentInstance {
     id: Uuid,
     task_id: String,
+    /// The server that holds it; none between two servers, and once it has ended.
+    server: Option<ServerRef>,
     agent_type: String,
     workspace_path: String,
     /// Absent until there is one.
@@ -83,6 +103,7 @@ impl AgentInstance {
         Self {
             id: instance.id.0,
             task_id: instance.task_id.to_string(),
+            server: instance.holder.clone().filter(|h| !h.ended).map(ServerRef::from),
             queue_position: queue_position(state, &instance),
             error: InstanceError::of(&instance),
             agent_type: instance.agent_type,

@@ -84,9 +84,12 @@ impl Kandev {
             }
             panic!("the log ended without '{text}':\n{}", self.log.join("\n"));
         };
-        tokio::time::timeout(LIMIT, read)
-            .await
-            .unwrap_or_else(|_| panic!("no '{text}' within {LIMIT:?}"));
+        let found = tokio::time::timeout(LIMIT, read).await;
+        assert!(
+            found.is_ok(),
+            "no '{text}' within {LIMIT:?}:\n{}",
+            self.log.join("\n")
+        );
         self.log.last().unwrap().clone()
     }
 

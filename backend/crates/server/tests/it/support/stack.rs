@@ -126,12 +126,17 @@ impl Stack {
 
     /// Starts the server, again if it was killed or terminated.
     pub(crate) async fn boot(&mut self) {
+        self.kandev = Some(self.another("data").await);
+    }
+
+    /// Starts another server of the same deployment, with a data directory of this name.
+    pub(crate) async fn another(&self, data: &str) -> Kandev {
         let environment: Vec<_> = self
             .environment
             .iter()
             .map(|(k, v)| (k.as_str(), v.as_str()))
             .collect();
-        self.kandev = Some(Kandev::serve(&self.dir.path().join("data"), &environment).await);
+        Kandev::serve(&self.dir.path().join(data), &environment).await
     }
 
     /// `kill -9`.
