@@ -4,12 +4,17 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Now, as RFC 3339 in UTC with milliseconds.
+pub(crate) fn now() -> String {
+    rfc3339(since_epoch())
+}
+
+/// The time since 1970.
 #[expect(
     clippy::disallowed_methods,
     reason = "the agent is a program of its own, outside the backend's clock"
 )]
-pub(crate) fn now() -> String {
-    rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+pub(crate) fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The civil calendar, counted in eras of 400 years that begin on a first of March.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::args::{number, size, unescape, word};
+use crate::clock;
 use crate::fault::numbered;
 use crate::turn::{Halt, Run, message_chunk};
 
@@ -15,7 +16,8 @@ const MARK: &str = "FLOODTEXT";
 pub(super) enum Mass {
     Sleep(Duration),
     Slow { count: u64, pause: Duration },
-    Flood { count: usize, bytes: usize },
+    Flood { count: usize, bytes: usize, prose: bool },
+    Clock { count: u64, pause: Duration },
     Hang,
     Late { after: Duration, text: String },
     Line(usize),
@@ -32,9 +34,21 @@ impl Mass {
                 count: number(name, first)?,
                 pause: millis(second)?,
             },
-            "flood" => Self::Flood {
-                count: size(name, first)?,
-                bytes: size(name, second)?,
+            "flood" => {
+                let (bytes, manner) = word(second);
+                Self::Flood {
+                    count: size(name, first)?,
+                    bytes: size(name, bytes)?,
+                    prose: match manner.trim() {
+                        "" => false,
+                        "prose" => true,
+                        other => return Err(format!("/flood: '{other}' is not known")),
+                    },
+                }
+            }
+            "clock" => Self::Clock {
+                count: number(name, first)?,
+                pause: millis(second)?,
             },
             "hang" => Self::Hang,
             "late" => Self::Late {
@@ -57,7 +71,14 @@ impl Mass {
                 }
                 Ok(())
             }
-            Self::Flood { count, bytes } => flood(run, count, bytes),
+            Self::Flood { count, bytes, prose } => flood(run, count, bytes, prose),
+            Self::Clock { count, pause } => {
+                for n in 1..=count {
+                    run.turn.signal.sleep(pause)?;
+                    run.say(&format!("{n:08} {} ", clock::since_epoch().as_nanos()));
+                }
+                Ok(())
+            }
             Self::Hang => Err(run.turn.signal.hang()),
             Self::Late { after, text } => {
                 run.late.push((after, text));
@@ -75,7 +96,8 @@ impl Mass {
 }
 
 /// Fills a template instead of building each frame, so that the agent is faster than its reader.
-fn flood(run: &mut Run<'_>, count: usize, bytes: usize) -> Result<(), Halt> {
+fn flood(run: &mut Run<'_>, count: usize, bytes: usize, prose: bool) -> Result<(), Halt> {
+    let mut words = prose.then(Prose::default);
     let template = run
         .agent()
         .update_line(&run.turn.session.id, &message_chunk(MARK));
@@ -83,7 +105,10 @@ fn flood(run: &mut Run<'_>, count: usize, bytes: usize) -> Result<(), Halt> {
     let mut room = true;
     let mut piece = String::new();
     for n in 1..=count {
-        let text = numbered(n, bytes);
+        let text = match &mut words {
+            Some(words) => words.numbered(n, bytes),
+            None => numbered(n, bytes),
+        };
         piece.push_str(before);
         piece.push_str(&text);
         piece.push_str(after);
@@ -97,6 +122,39 @@ fn flood(run: &mut Run<'_>, count: usize, bytes: usize) -> Result<(), Halt> {
     }
     run.agent().out().bytes(piece.as_bytes());
     Ok(())
+}
+
+/// Text that packs like an agent's words, and is the same each time.
+struct Prose(u32);
+
+impl Default for Prose {
+    fn default() -> Self {
+        Self(1)
+    }
+}
+
+impl Prose {
+    const SYLLABLES: [&str; 32] = [
+        "the", "re", "ing", "to", "a", "con", "ver", "in", "ti", "on", "pro", "com", "er", "or", "al",
+        "file", "is", "test", "and", "de", "run", "st", "ly", "ment", "ed", "of", "it", "ex", "pa", "se",
+        "no", "un",
+    ];
+
+    /// A text of so many bytes that begins with its number.
+    fn numbered(&mut self, n: usize, bytes: usize) -> String {
+        let mut text = numbered(n, 0);
+        text.reserve(bytes);
+        while text.len() < bytes {
+            // Numerical Recipes' generator: its upper bits are as good as is needed here.
+            self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            text.push_str(Self::SYLLABLES[(self.0 >> 27) as usize]);
+            if self.0 >> 16 & 1 == 0 {
+                text.push(' ');
+            }
+        }
+        text.truncate(bytes.max(9));
+        text
+    }
 }
 
 /// The newline comes with the cancel, so that the answer after it can be read.

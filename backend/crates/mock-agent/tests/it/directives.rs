@@ -147,6 +147,18 @@ fn masses_have_their_size() {
         assert_eq!(text.len(), 200);
         assert_eq!(text[..9], format!("{:08} ", n + 1));
     }
+    let prose = agent.prompt("/flood 3 200 prose");
+    for (n, update) in prose.updates.iter().enumerate() {
+        let text = update["content"]["text"].as_str().unwrap();
+        assert_eq!(text.len(), 200);
+        assert_eq!(text[..9], format!("{:08} ", n + 1));
+        assert!(text[9..].contains(' '), "{text}");
+    }
+    assert_ne!(prose.updates[1]["content"], prose.updates[2]["content"]);
+    assert_eq!(
+        agent.prompt("/flood 1 1 verse").text(),
+        "/flood: 'verse' is not known\n"
+    );
     let id = agent.send_prompt("/line 3m");
     assert_eq!(agent.try_line().unwrap().len(), 3 << 20);
     agent.answer(id);
@@ -155,6 +167,31 @@ fn masses_have_their_size() {
     assert!(text.contains('🦀') && text.contains('é'));
     assert_eq!(agent.prompt("/large-chunk-utf8").text().len(), 1 << 20);
     agent.finish();
+}
+
+#[test]
+fn the_clock_is_the_machines() {
+    let mut agent = Agent::ready(&[]);
+    let begun = nanoseconds();
+    let text = agent.prompt("/clock 3 1").text();
+    let ended = nanoseconds();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(
+        [words[0], words[2], words[4]],
+        ["00000001", "00000002", "00000003"]
+    );
+    let stamps: Vec<u128> = [words[1], words[3], words[5]].map(|s| s.parse().unwrap()).into();
+    assert!(begun <= stamps[0] && stamps[0] < stamps[1] && stamps[1] < stamps[2] && stamps[2] <= ended);
+    agent.finish();
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the agent's own clock is to be compared with"
+)]
+fn nanoseconds() -> u128 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap().as_nanos()
 }
 
 #[test]
