@@ -16,7 +16,7 @@ test: ## Format, lints, and all tests against a real engine and a real PostgreSQ
 test-agents: ## Real third-party agents in containers, on a scripted model provider
 	@scripts/test-agents.sh
 
-bench: ## Launch latency against the same steps by hand
+bench: ## The rows of the benchmark, or BENCH="B1 B3", each against a baseline of the same run
 	@scripts/bench.sh
 
 images: ## All images, built without an image registry

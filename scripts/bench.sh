@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# Benchmarks against a real engine and a real PostgreSQL. Figures go to target/bench.json too.
+# Benchmarks against a real engine and a real PostgreSQL, which is set up as in production. BENCH="B1 B3" takes some only.
+# Figures go to target/bench.json too.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$root"
 
-need python3 python3
 scripts/setup/engine.sh
-scripts/setup/postgres.sh >/dev/null
 scripts/build-mock-image.sh
 say "building kandev (release)"
-cargo build --quiet --release -p kandev
-python3 scripts/py/bench_launch.py "$target_dir/release/kandev" "$target_dir/bench.json"
+cargo build --quiet --release -p kandev -p kandev-bench
+
+trap 'scripts/setup/test-postgres.sh stop durable' EXIT
+cluster=$(scripts/setup/test-postgres.sh start durable)
+# shellcheck disable=SC2086 # a list
+"$target_dir/release/kandev-bench" --kandev "$target_dir/release/kandev" --cluster "$cluster" \
+    --json "$target_dir/bench.json" ${BENCH:-}

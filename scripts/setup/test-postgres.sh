@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A throw-away PostgreSQL for tests: test-postgres.sh start|stop|url. `start` prints its DATABASE_URL; it is one
-# cluster per checkout, on a Unix socket only its owner can reach, and fast rather than durable.
+# A throw-away PostgreSQL for tests: test-postgres.sh start|stop|url [durable]. `start` prints its DATABASE_URL; it is one
+# cluster per checkout, on a Unix socket only its owner can reach, and fast rather than durable. With `durable` it is
+# another one, with PostgreSQL's defaults, for benchmarks.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/../lib.sh"
@@ -19,16 +20,19 @@ as_server() {
     fi
 }
 
+name=test-pg
+[ "${2:-}" != durable ] || name=bench-pg
+
 # Under the target directory, unless the server's user cannot get there or the socket's path would pass the 107
 # bytes a Unix socket may have.
 place() {
-    local dir=$target_dir/test-pg parent
+    local dir=$target_dir/$name parent
     parent=$target_dir
     mkdir -p "$parent"
     if [ "${#dir}" -le 80 ] && as_server test -x "$parent"; then
         echo "$dir"
     else
-        echo "/var/tmp/kandev-test-pg-$(id -u)-$(printf %s "$root" | sha256sum | cut -c1-12)"
+        echo "/var/tmp/kandev-$name-$(id -u)-$(printf %s "$root" | sha256sum | cut -c1-12)"
     fi
 }
 dir=$(place)
@@ -53,6 +57,8 @@ start() {
 listen_addresses = ''
 unix_socket_directories = '$dir'
 max_connections = 200
+CONF
+    [ "$name" = bench-pg ] || as_server tee -a "$data/postgresql.conf" >/dev/null <<CONF
 fsync = off
 synchronous_commit = off
 full_page_writes = off
@@ -77,5 +83,5 @@ start)
     ;;
 stop) stop ;;
 url) echo "$url" ;;
-*) die "usage: test-postgres.sh start|stop|url" ;;
+*) die "usage: test-postgres.sh start|stop|url [durable]" ;;
 esac

@@ -26,6 +26,10 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("kandev-mock-agent", &[]),
+    (
+        "kandev-bench",
+        &["kandev-domain", "kandev-acp", "kandev-runtime", "kandev-store"],
+    ),
 ];
 
 /// What must not be found under a crate, however deep: no HTTP server, SQL or engine where it has no business.
@@ -45,6 +49,7 @@ const WITHOUT: &[(&str, &[&str])] = &[
     ),
     ("kandev-orchestrator", &["axum"]),
     ("kandev-mock-agent", &["axum", "hyper", "sqlx"]),
+    ("kandev-bench", &["axum"]),
 ];
 
 struct Graph {
