@@ -14,6 +14,7 @@ mod lease;
 mod orchestrator;
 mod outbox;
 pub mod reconcile;
+pub mod retention;
 pub mod secrets;
 pub mod settings;
 mod slots;

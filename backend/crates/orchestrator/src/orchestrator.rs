@@ -27,11 +27,12 @@ use crate::command::{self, Command};
 use crate::instance::{Actor, Handle, Parts as ActorParts, View};
 use crate::journal::Journal;
 use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom};
+use crate::retention::RemovedTotals;
 use crate::secrets::Sealer;
 use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::wakes::{self, Wakes};
-use crate::{Shared, lease, reconcile};
+use crate::{Shared, lease, reconcile, retention};
 
 /// How long instances have to end when the server does, beyond their own graces.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(15);
@@ -109,6 +110,7 @@ pub struct Orchestrator {
     pub(crate) shared: Arc<Shared>,
     catalogue: Catalogue,
     pub(crate) held: Arc<Held>,
+    removed: Arc<RemovedTotals>,
     close_journal: CancellationToken,
     abandon_journal: CancellationToken,
     closing: CancellationToken,
@@ -169,6 +171,7 @@ impl Orchestrator {
             shared: Arc::clone(&shared),
             catalogue: parts.catalogue,
             held: Arc::default(),
+            removed: Arc::default(),
             close_journal,
             abandon_journal,
             closing: closing.clone(),
@@ -182,7 +185,9 @@ impl Orchestrator {
             closing.clone(),
         ));
         tracker.spawn(command::take_handed(Arc::clone(&orchestrator), closing.clone()));
-        tracker.spawn(reconcile::run(Arc::clone(&orchestrator), closing));
+        tracker.spawn(reconcile::run(Arc::clone(&orchestrator), closing.clone()));
+        let (of_all, removed) = (Arc::clone(&shared), Arc::clone(&orchestrator.removed));
+        tracker.spawn(async move { retention::run(&of_all, &removed, closing).await });
         orchestrator
     }
 
@@ -211,6 +216,11 @@ impl Orchestrator {
         lock(&self.held.handles)
             .get(&id)
             .map(|handle| handle.view.clone())
+    }
+
+    /// How much retention has removed.
+    pub const fn removed(&self) -> &Arc<RemovedTotals> {
+        &self.removed
     }
 
     /// Tells when the journal may have more.

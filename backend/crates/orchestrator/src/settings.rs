@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::retention::Retention;
+
 /// Limits and places, all given by the server's configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -36,6 +38,8 @@ pub struct Settings {
     pub reconcile_interval: Duration,
     /// How old a container without an active instance must be before it is removed.
     pub orphan_grace: Duration,
+    /// How much of what happened is kept.
+    pub retention: Retention,
 }
 
 impl Default for Settings {
@@ -56,6 +60,7 @@ impl Default for Settings {
             max_prompt_queue: 16,
             reconcile_interval: Duration::from_mins(1),
             orphan_grace: Duration::from_mins(1),
+            retention: Retention::default(),
         }
     }
 }

@@ -19,6 +19,8 @@ pub struct TurnText {
     pub text: String,
     /// It was longer than [`MAX_TEXT`].
     pub truncated: bool,
+    /// Its beginning, or all of it, is not kept any more.
+    pub removed: bool,
 }
 
 /// Joins the message of a turn from the journal, so that it is right at any time, also in the middle of the turn.
@@ -37,6 +39,7 @@ pub async fn turn_text(pool: &PgPool, turn: &Turn) -> Result<TurnText, StoreErro
     let mut state = KandevState::default();
     loop {
         let page = journal::events(pool, turn.instance_id, &query).await?;
+        joined.removed |= page.oldest.is_some();
         for event in page.events.iter().filter(|e| e.turn_id == Some(turn.id)) {
             // What other dialects say was mapped to this one before it was stored.
             let update = read_update(Dialect::Acp, &mut state, &event.data);

@@ -7,11 +7,13 @@
 
 use std::future::IntoFuture as _;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use axum::serve::ListenerExt as _;
 use kandev_domain::SystemClock;
+use kandev_orchestrator::retention::Retention;
 use kandev_orchestrator::{Catalogue, Orchestrator, Parts, Sealer, Settings};
 use kandev_runtime::ContainerRuntime;
 use kandev_runtime::docker::DockerRuntime;
@@ -103,7 +105,7 @@ async fn serve_with(
         pool: pool.clone(),
         runtime,
         orchestrator: Arc::clone(&orchestrator),
-        metrics: Arc::new(metrics(pool)),
+        metrics: Arc::new(metrics(pool, &orchestrator)),
         stopping: stopping.gently.clone(),
         sockets: sockets.clone(),
     };
@@ -148,6 +150,11 @@ fn settings(config: &Config) -> Settings {
         max_prompt_queue: config.max_prompt_queue,
         reconcile_interval: config.reconcile_interval,
         orphan_grace: config.orphan_grace,
+        retention: Retention {
+            max_age: config.retention_age,
+            max_bytes: config.retention_max_bytes,
+            interval: config.retention_interval,
+        },
     }
 }
 
@@ -174,8 +181,9 @@ fn listen_for_signals(stopping: Stopping) -> Result<impl Future<Output = ()> + S
     })
 }
 
-fn metrics(pool: &PgPool) -> Metrics {
+fn metrics(pool: &PgPool, orchestrator: &Orchestrator) -> Metrics {
     let metrics = Metrics::default();
+    let removed = Arc::clone(orchestrator.removed());
     let pool = pool.clone();
     metrics.observe(
         "kandev_db_connections",
@@ -187,6 +195,20 @@ fn metrics(pool: &PgPool) -> Metrics {
             [("idle", idle), ("used", used)]
                 .map(|(state, n)| (vec![("state", state.to_owned())], n as f64))
                 .to_vec()
+        },
+    );
+    metrics.observe(
+        "kandev_retention_removed_total",
+        "What was removed from the journal, by unit.",
+        "counter",
+        move || {
+            [
+                ("rows", &removed.rows),
+                ("events", &removed.events),
+                ("bytes", &removed.bytes),
+            ]
+            .map(|(unit, n)| (vec![("unit", unit.to_owned())], n.load(Ordering::Relaxed) as f64))
+            .to_vec()
         },
     );
     metrics

@@ -9,6 +9,7 @@ mod logs;
 mod place;
 mod read;
 mod recent;
+pub mod retention;
 
 use chrono::{DateTime, Utc};
 use kandev_domain::{InstanceId, LogStream};

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::secret::{DatabaseUrl, SecretKey};
 use super::values::{
-    Bytes, Count, ListenAddress, LogFilter, LogFormat, Owner, PathList, Seconds, Setting, Source, Sourced,
+    Bytes, Count, Days, ListenAddress, LogFilter, LogFormat, Owner, PathList, Seconds, Setting, Source,
+    Sourced, Space,
 };
 use super::{ConfigError, Environment};
 
@@ -102,6 +103,12 @@ settings! {
     reconcile_interval_seconds: Seconds, "KANDEV_RECONCILE_INTERVAL_SECONDS", "SECONDS";
     #[doc = "Age at which a container that no instance knows is removed [env: KANDEV_ORPHAN_GRACE_SECONDS] [default: 60]"]
     orphan_grace_seconds: Seconds, "KANDEV_ORPHAN_GRACE_SECONDS", "SECONDS";
+    #[doc = "Events older than this are removed; 0: none [env: KANDEV_RETENTION_DAYS] [default: 0]"]
+    retention_days: Days, "KANDEV_RETENTION_DAYS", "DAYS";
+    #[doc = "The oldest events are removed when all take more than this; 0: never [env: KANDEV_RETENTION_MAX_BYTES] [default: 0]"]
+    retention_max_bytes: Space, "KANDEV_RETENTION_MAX_BYTES", "BYTES";
+    #[doc = "How often old events are looked for [env: KANDEV_RETENTION_INTERVAL_SECONDS] [default: 300]"]
+    retention_interval_seconds: Seconds, "KANDEV_RETENTION_INTERVAL_SECONDS", "SECONDS";
     #[doc = "32 bytes in hex or base64 that encrypt secrets at rest [env: KANDEV_SECRET_KEY] [default: a file in the data directory]"]
     secret_key: SecretKey, "KANDEV_SECRET_KEY", "KEY";
 }

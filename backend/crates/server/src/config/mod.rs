@@ -127,6 +127,12 @@ pub struct Config {
     pub reconcile_interval: Duration,
     /// How old a container that no instance knows must be before it is removed.
     pub orphan_grace: Duration,
+    /// Events older than this are removed; none when none.
+    pub retention_age: Option<Duration>,
+    /// The oldest events are removed when all take more bytes than this; never when none.
+    pub retention_max_bytes: Option<u64>,
+    /// How often old events are looked for.
+    pub retention_interval: Duration,
     /// Encrypts secrets at rest; from a file in the data directory when none.
     pub secret_key: Option<SecretKey>,
     report: Vec<ReportLine>,
@@ -247,6 +253,21 @@ impl Config {
                 .0,
             orphan_grace: report
                 .or("orphan_grace_seconds", layer.orphan_grace_seconds, seconds(60))
+                .0,
+            retention_age: report
+                .or("retention_days", layer.retention_days, || values::Days(0))
+                .age(),
+            retention_max_bytes: report
+                .or("retention_max_bytes", layer.retention_max_bytes, || {
+                    values::Space(0)
+                })
+                .limit(),
+            retention_interval: report
+                .or(
+                    "retention_interval_seconds",
+                    layer.retention_interval_seconds,
+                    seconds(300),
+                )
                 .0,
             secret_key: report.optional("secret_key", layer.secret_key),
             report: report.0,

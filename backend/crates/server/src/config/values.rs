@@ -231,6 +231,51 @@ impl Setting for Bytes {
     }
 }
 
+/// An age in days, up to a hundred years; 0 for any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Days(pub u64);
+
+impl Days {
+    /// The age, where there is a limit.
+    pub fn age(self) -> Option<Duration> {
+        (self.0 > 0).then(|| Duration::from_secs(self.0 * 24 * 3600))
+    }
+}
+
+impl Setting for Days {
+    fn parse(text: &str) -> Result<Self, String> {
+        number_or_zero(text, 36_500).map(Self)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Space on disk, up to a pebibyte; 0 for any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space(pub u64);
+
+impl Space {
+    /// In bytes, where there is a limit.
+    pub fn limit(self) -> Option<u64> {
+        (self.0 > 0).then_some(self.0)
+    }
+}
+
+impl Setting for Space {
+    fn parse(text: &str) -> Result<Self, String> {
+        number_or_zero(text, 1 << 50).map(Self)
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+fn number_or_zero(text: &str, max: u64) -> Result<u64, String> {
+    let number = text.parse::<u64>().ok().filter(|n| *n <= max);
+    number.ok_or_else(|| format!("is '{text}', but must be a whole number from 0 to {max}"))
+}
+
 /// A number of things, from 1 to 100,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count(pub usize);
@@ -274,6 +319,22 @@ mod tests {
             assert!(Seconds::parse(bad).is_err(), "{bad}");
             assert!(Bytes::parse(bad).is_err(), "{bad}");
             assert!(Count::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_unlimited_takes_zero() {
+        assert_eq!(Days::parse("0").map(Days::age), Ok(None));
+        assert_eq!(
+            Days::parse("2").map(Days::age),
+            Ok(Some(Duration::from_hours(48)))
+        );
+        assert_eq!(Space::parse("0").map(Space::limit), Ok(None));
+        let ten_gib = 10 << 30;
+        assert_eq!(Space::parse("10737418240").map(Space::limit), Ok(Some(ten_gib)));
+        for bad in ["-1", "1.5", "", "x", "99999999999999999999"] {
+            assert!(Days::parse(bad).is_err(), "{bad}");
+            assert!(Space::parse(bad).is_err(), "{bad}");
         }
     }
 

@@ -14,7 +14,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::agents::events::{EventList, EventParams, only_pages};
+use super::agents::events::{EventList, EventParams, EventsReset, only_pages};
 use super::agents::launch::LaunchResponse;
 use super::agents::resume::{ResumeBody, resume_instance};
 use super::agents::session::SessionState;
@@ -175,6 +175,7 @@ async fn events(
     let mut list = EventList {
         events: Vec::new(),
         next_cursor: None,
+        reset: None,
     };
     for instance in instances
         .into_iter()
@@ -188,6 +189,12 @@ async fn events(
             break;
         }
         let page = journal::events(&state.pool, instance, &left).await?;
+        if page.oldest.is_some() && !list.events.is_empty() {
+            // It belongs before the first event of the next page.
+            list.next_cursor = Some(format!("{instance}.0"));
+            break;
+        }
+        list.reset = list.reset.or(EventsReset::of(instance, page.oldest));
         left.limit -= page.events.len();
         list.events.extend(page.events.into_iter().map(Into::into));
         if let Some(seq) = page.next_after {

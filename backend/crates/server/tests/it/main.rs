@@ -26,6 +26,7 @@ mod reconcile;
 mod recovery;
 mod refusals;
 mod resume;
+mod retention;
 mod secrets;
 mod serve;
 mod service;

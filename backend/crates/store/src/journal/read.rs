@@ -91,6 +91,8 @@ pub struct EventPage {
     pub events: Vec<Event>,
     /// The number after which the next page begins; none if this one reached the end.
     pub next_after: Option<i64>,
+    /// Set where events between the query's `after` and this one are not kept any more; it is the oldest that is.
+    pub oldest: Option<i64>,
 }
 
 /// How many rows are fetched at once, which bounds the memory of a read.
@@ -102,11 +104,20 @@ pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result
     let mut page = EventPage {
         events: Vec::new(),
         next_after: None,
+        oldest: None,
     };
     let mut bytes = 0;
     let mut after = query.after;
     loop {
-        let rows = rows_after(pool, id, after, if mask == 0 { i32::MAX } else { mask }).await?;
+        let (oldest, rows) = rows_after(pool, id, after, if mask == 0 { i32::MAX } else { mask }).await?;
+        if oldest > after + 1 {
+            if after > query.after {
+                // Removed just now; the next page says so.
+                page.next_after = Some(after);
+                return Ok(page);
+            }
+            page.oldest = Some(oldest);
+        }
         let Some(end) = rows.last().map(|r| r.last_seq) else {
             return Ok(page);
         };
@@ -172,13 +183,16 @@ impl JournalRow {
     }
 }
 
-async fn rows_after(pool: &PgPool, id: InstanceId, after: i64, mask: i32) -> Result<Vec<JournalRow>> {
+/// The oldest event that is there (1 if there is none), and rows, as of one moment: what is removed cannot go unnoticed.
+async fn rows_after(pool: &PgPool, id: InstanceId, after: i64, mask: i32) -> Result<(i64, Vec<JournalRow>)> {
     // The row that holds `after + 1` may begin before it: rows follow each other without a gap, so it is the last one
     // that begins at or before.
     let rows = sqlx::query(
-        "SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND kinds & $3 <> 0 AND last_seq > $2 \
+        "SELECT (SELECT first_seq FROM journal WHERE instance_id = $1 ORDER BY first_seq LIMIT 1) AS oldest, found.* \
+         FROM (SELECT 1) one LEFT JOIN LATERAL \
+         (SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND kinds & $3 <> 0 AND last_seq > $2 \
          AND first_seq >= coalesce((SELECT max(first_seq) FROM journal WHERE instance_id = $1 AND first_seq <= $2 + 1), 0) \
-         ORDER BY first_seq LIMIT $4",
+         ORDER BY first_seq LIMIT $4) found ON true ORDER BY found.first_seq",
     )
     .bind(id.0)
     .bind(after)
@@ -186,5 +200,12 @@ async fn rows_after(pool: &PgPool, id: InstanceId, after: i64, mask: i32) -> Res
     .bind(ROWS_AT_ONCE)
     .fetch_all(pool)
     .await?;
-    rows.iter().map(JournalRow::try_from).collect()
+    let oldest = match rows.first() {
+        Some(row) => row.try_get::<Option<i64>, _>("oldest")?.unwrap_or(1),
+        None => 1,
+    };
+    let found = rows
+        .iter()
+        .filter(|row| !matches!(row.try_get::<Option<i64>, _>("first_seq"), Ok(None)));
+    Ok((oldest, found.map(JournalRow::try_from).collect::<Result<_>>()?))
 }

@@ -89,6 +89,27 @@ pub struct EventList {
     pub events: Vec<EventView>,
     /// For `cursor`, if there are more.
     pub next_cursor: Option<String>,
+    /// Says that events between the place that was asked for and these are not kept any more.
+    pub reset: Option<EventsReset>,
+}
+
+/// Where what is kept begins.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EventsReset {
+    /// Of this instance.
+    pub instance_id: Uuid,
+    /// The oldest event that is kept.
+    pub oldest_seq: i64,
+}
+
+impl EventsReset {
+    /// Of a page, if there is something to say.
+    pub fn of(id: InstanceId, oldest: Option<i64>) -> Option<Self> {
+        oldest.map(|oldest_seq| Self {
+            instance_id: id.0,
+            oldest_seq,
+        })
+    }
 }
 
 /// A page, or with `snapshot` what all events add up to.
@@ -188,6 +209,7 @@ pub async fn events(
     let list = EventList {
         events: page.events.into_iter().map(Into::into).collect(),
         next_cursor: page.next_after.map(|seq| seq.to_string()),
+        reset: EventsReset::of(id, page.oldest),
     };
     Ok(Json(list).into_response())
 }

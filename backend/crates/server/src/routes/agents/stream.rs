@@ -125,9 +125,7 @@ impl Follower {
                 return Ok(Some(Step::Ended));
             };
             if standing.oldest > self.cursor + 1 {
-                self.cursor = standing.oldest - 1;
-                let oldest_seq = standing.oldest;
-                return Ok(Some(Step::Reset(Reset { oldest_seq })));
+                return Ok(Some(self.reset(standing.oldest)));
             }
             if self.cursor >= standing.last {
                 return Ok(standing.status.is_final().then_some(Step::Ended));
@@ -140,11 +138,20 @@ impl Follower {
                 max_bytes: PAGE_BYTES,
             };
             let page = journal::events(&self.state.pool, self.id, &query).await?;
+            if let Some(oldest) = page.oldest {
+                // Removed since.
+                return Ok(Some(self.reset(oldest)));
+            }
             self.cursor = page.next_after.unwrap_or(standing.last);
             if !page.events.is_empty() {
                 return Ok(Some(Step::Events(page.events)));
             }
         }
+    }
+
+    fn reset(&mut self, oldest_seq: i64) -> Step {
+        self.cursor = oldest_seq - 1;
+        Step::Reset(Reset { oldest_seq })
     }
 
     async fn wait(&mut self) {

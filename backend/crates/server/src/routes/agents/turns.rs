@@ -29,6 +29,8 @@ pub struct TurnView {
     text: String,
     /// The message is longer than is shown.
     text_truncated: bool,
+    /// Of the message the beginning, or all, is not kept any more.
+    text_removed: bool,
     /// As the agent gave it.
     stop_reason: Option<String>,
     /// How many updates the turn had; null until it has ended. None at all often means that a model provider failed.
@@ -82,6 +84,7 @@ pub(super) async fn view(state: &AppState, turn: Turn) -> ApiResult<TurnView> {
         prompt: raw(Some(turn.prompt)),
         text: text.text,
         text_truncated: text.truncated,
+        text_removed: text.removed,
         stop_reason: turn.stop_reason,
         updates: turn.updates,
         usage: raw(turn.usage),
