@@ -221,7 +221,9 @@ impl AllReader {
     pub async fn read(&mut self, room: Room) -> Result<Read> {
         loop {
             let horizon = self.look().await?;
-            if self.place.database != horizon.database || self.place.xid > horizon.oldest_running {
+            // The mark of what was removed may be ahead for a moment, while an older transaction runs.
+            let reached = horizon.oldest_running.max(horizon.removed.xid);
+            if self.place.database != horizon.database || self.place.xid > reached {
                 self.place = Place::before(horizon.database, 0).max(horizon.removed);
                 (self.unconfirmed, self.confirmed, self.goal) = (None, 0, None);
                 return Ok(Read::Reset(Reset::Unknown));
