@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, Delay, Reply};
 use crate::clock;
-use crate::config::{Dialect, Load, New};
+use crate::config::{Dialect, Load, New, Set};
 use crate::frame::{AUTH_REQUIRED, INVALID_PARAMS, INVALID_REQUEST, Id, METHOD_NOT_FOUND, RpcError};
 use crate::koda;
 use crate::session::{Session, Settings};
@@ -186,10 +187,11 @@ fn new(agent: &Agent, params: &Value) -> Reply {
     let mut reply = with_session_id(opened(agent, &session), &session);
     match agent.config.new {
         New::Slow(ms) => reply.delay = Delay::Slow(ms),
-        New::EarlyUpdates => {
+        New::EarlyUpdates(ms) => {
             let early = agent.update_line(&session.id, &message_chunk("early"));
             reply.before = std::mem::take(&mut reply.after);
             reply.before.push(early);
+            reply.pause = Duration::from_millis(ms / reply.before.len() as u64);
         }
         New::Normal | New::Never | New::Error(_) => {}
     }
@@ -207,7 +209,7 @@ fn with_session_id(mut reply: Reply, session: &Session) -> Reply {
 pub(crate) fn with_load_fault(agent: &Agent, reply: Result<Reply, RpcError>) -> Reply {
     let mut reply = reply.unwrap_or_else(|error| Err(error).into());
     match agent.config.load {
-        Load::Normal | Load::Replay(_) => {}
+        Load::Normal | Load::Replay(..) => {}
         Load::Slow(ms) => reply.delay = Delay::Slow(ms),
         Load::Never => reply.delay = Delay::Never,
         Load::Error(code) => reply = Err(RpcError::new(code, "MOCK_LOAD says so")).into(),
@@ -222,12 +224,15 @@ fn load(agent: &Agent, params: &Value) -> Reply {
         let id = text(params, "sessionId")?;
         let (_, history) = agent.past(id)?;
         let updates = match agent.config.load {
-            Load::Replay(n) => made_up_replay(n),
+            Load::Replay(n, _) => made_up_replay(n),
             _ => replay(&history),
         };
         let session = agent.open(id.to_owned(), "load", cwd, servers, history);
         let mut reply = opened(agent, &session);
         reply.before = update_lines(agent, &session, &updates);
+        if let Load::Replay(_, ms) = agent.config.load {
+            reply.pause = Duration::from_millis(ms);
+        }
         Ok(reply)
     };
     with_load_fault(agent, loaded())
@@ -334,10 +339,16 @@ pub(crate) fn change(
     apply: impl FnOnce(&Agent, &mut Settings, &Value) -> Changed,
 ) -> Reply {
     let changed = || {
+        if let Set::Error(code) = agent.config.set {
+            return Err(RpcError::new(code, "MOCK_SET says so"));
+        }
         let session = session_of(agent, params)?;
         let (result, updates) = session.with(|state| apply(agent, &mut state.settings, params))?;
         let mut reply = Reply::from(Ok(result));
         reply.after = update_lines(agent, &session, &updates);
+        if let Set::Slow(ms) = agent.config.set {
+            reply.delay = Delay::Slow(ms);
+        }
         Ok(reply)
     };
     changed().unwrap_or_else(|error: RpcError| Err(error).into())

@@ -48,6 +48,8 @@ pub(crate) struct Reply {
     pub(crate) outcome: Answer,
     pub(crate) after: Vec<String>,
     pub(crate) delay: Delay,
+    /// After each of the lines before.
+    pub(crate) pause: Duration,
 }
 
 impl From<Answer> for Reply {
@@ -58,6 +60,7 @@ impl From<Answer> for Reply {
             outcome,
             after,
             delay,
+            pause: Duration::ZERO,
         }
     }
 }
@@ -174,7 +177,10 @@ impl Agent {
         let reply = reply.into();
         let agent = Arc::clone(self);
         let write = move || {
-            reply.before.iter().for_each(|line| agent.out().line(line));
+            for line in &reply.before {
+                agent.out().line(line);
+                std::thread::sleep(reply.pause);
+            }
             agent.write_answer(id, &reply.outcome);
             reply.after.iter().for_each(|line| agent.out().line(line));
         };

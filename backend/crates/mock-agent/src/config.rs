@@ -31,7 +31,8 @@ pub(crate) enum New {
     Slow(u64),
     Never,
     Error(i64),
-    EarlyUpdates,
+    /// The first updates come before the answer, so many milliseconds.
+    EarlyUpdates(u64),
 }
 
 /// How `session/load` and `session/resume` are answered.
@@ -41,7 +42,16 @@ pub(crate) enum Load {
     Slow(u64),
     Never,
     Error(i64),
-    Replay(u64),
+    /// So many updates, so many milliseconds after each.
+    Replay(u64, u64),
+}
+
+/// How a request to set mode, model or an option is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Set {
+    Normal,
+    Slow(u64),
+    Error(i64),
 }
 
 /// What a second prompt in a busy session meets.
@@ -83,9 +93,11 @@ pub(crate) struct Config {
     pub(crate) auth: bool,
     pub(crate) new: New,
     pub(crate) load: Load,
+    pub(crate) set: Set,
     without: Vec<String>,
     pub(crate) busy: Busy,
     pub(crate) copy: Option<PathBuf>,
+    pub(crate) input_copy: Option<PathBuf>,
     pub(crate) exit_on_cancel: bool,
     pub(crate) text_ids: bool,
 }
@@ -144,9 +156,11 @@ impl Config {
             auth: flag("MOCK_AUTH"),
             new: new(&env("MOCK_NEW").unwrap_or_default())?,
             load: self::load(&load)?,
+            set: set(&env("MOCK_SET").unwrap_or_default())?,
             without,
             busy: busy(env("MOCK_BUSY").as_deref(), dialect)?,
             copy: env("MOCK_TURN_COPY").map(PathBuf::from),
+            input_copy: env("MOCK_INPUT_COPY").map(PathBuf::from),
             exit_on_cancel: flag("MOCK_EXIT_ON_CANCEL"),
             text_ids: flag("MOCK_TEXT_IDS"),
         })
@@ -202,7 +216,8 @@ fn new(value: &str) -> Result<New, String> {
         ("slow", ms) => New::Slow(number(VARIABLE, ms)?),
         ("never", "") => New::Never,
         ("error", code) => New::Error(number(VARIABLE, code)?),
-        ("early-updates", "") => New::EarlyUpdates,
+        ("early-updates", "") => New::EarlyUpdates(0),
+        ("early-updates", ms) => New::EarlyUpdates(number(VARIABLE, ms)?),
         _ => return unknown(VARIABLE, value),
     })
 }
@@ -214,7 +229,21 @@ fn load(value: &str) -> Result<Load, String> {
         ("slow", ms) => Load::Slow(number(VARIABLE, ms)?),
         ("never", "") => Load::Never,
         ("error", code) => Load::Error(number(VARIABLE, code)?),
-        ("replay", n) => Load::Replay(number(VARIABLE, n)?),
+        ("replay", rest) => {
+            let (count, pause) = split(rest);
+            let pause = if pause.is_empty() { "0" } else { pause };
+            Load::Replay(number(VARIABLE, count)?, number(VARIABLE, pause)?)
+        }
+        _ => return unknown(VARIABLE, value),
+    })
+}
+
+fn set(value: &str) -> Result<Set, String> {
+    const VARIABLE: &str = "MOCK_SET";
+    Ok(match split(value) {
+        ("" | "normal", "") => Set::Normal,
+        ("slow", ms) => Set::Slow(number(VARIABLE, ms)?),
+        ("error", code) => Set::Error(number(VARIABLE, code)?),
         _ => return unknown(VARIABLE, value),
     })
 }
@@ -262,12 +291,19 @@ mod tests {
                 ("MOCK_INIT", "version:7"),
                 ("MOCK_NEW", "error:-32000"),
                 ("MOCK_LOAD", "unsupported"),
+                ("MOCK_SET", "slow:5"),
             ],
         );
         let config = config.unwrap();
+        assert_eq!(config.set, Set::Slow(5));
         assert_eq!(config.init, Init::Version(7));
         assert_eq!(config.new, New::Error(-32000));
         assert!(!config.has("load") && !config.has("resume") && config.has("fork"));
+        let load = |value| read(&[], &[("MOCK_LOAD", value)]).unwrap().load;
+        assert_eq!(
+            (load("replay:68"), load("replay:68:20")),
+            (Load::Replay(68, 0), Load::Replay(68, 20))
+        );
     }
 
     #[test]
@@ -276,6 +312,8 @@ mod tests {
             ("MOCK_INIT", "slow:x"),
             ("MOCK_NEW", "quick"),
             ("MOCK_LOAD", "never:1"),
+            ("MOCK_LOAD", "replay:1:x"),
+            ("MOCK_SET", "never"),
             ("MOCK_BUSY", "no"),
             ("MOCK_WITHOUT", "lode"),
             ("MOCK_SPEED", "-1"),

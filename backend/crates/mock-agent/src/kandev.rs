@@ -55,7 +55,7 @@ fn new(agent: &Agent) -> Reply {
     match agent.config.new {
         New::Slow(ms) => reply.delay = Delay::Slow(ms),
         New::Never => reply.delay = Delay::Never,
-        New::EarlyUpdates => {
+        New::EarlyUpdates(_) => {
             let data = json!({"type": "content", "data": {"text": "early"}});
             reply.before.push(frame::notification("session/update", &data));
         }

@@ -21,7 +21,8 @@ mod store;
 mod sync;
 mod turn;
 
-use std::io::{self, BufRead, Read};
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,13 +60,22 @@ fn run(config: Config) -> io::Result<()> {
         return legacy::run(&config, &process);
     }
     let agent = Agent::start(config, process)?;
+    let mut input_copy = match &agent.config.input_copy {
+        Some(path) => Some(OpenOptions::new().create(true).append(true).open(path)?),
+        None => None,
+    };
     let mut stdin = io::stdin().lock();
     let mut line = Vec::new();
     loop {
         line.clear();
         match (&mut stdin).take(MAX_LINE).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => break,
-            Ok(_) => agent.receive(&line),
+            Ok(_) => {
+                if let Some(copy) = &mut input_copy {
+                    copy.write_all(&line)?;
+                }
+                agent.receive(&line);
+            }
         }
     }
     agent.end();

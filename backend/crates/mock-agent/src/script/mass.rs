@@ -21,6 +21,7 @@ pub(super) enum Mass {
     Hang,
     Late { after: Duration, text: String },
     Line(usize),
+    Halves { bytes: usize, pause: Duration },
     Endless(usize),
 }
 
@@ -56,6 +57,10 @@ impl Mass {
                 text: unescape(second),
             },
             "line" => Self::Line(size(name, rest)?),
+            "halves" => Self::Halves {
+                bytes: size(name, first)?,
+                pause: millis(second)?,
+            },
             "endless" => Self::Endless(size(name, rest)?),
             _ => return Ok(None),
         }))
@@ -90,6 +95,7 @@ impl Mass {
                 run.say(&text);
                 Ok(())
             }
+            Self::Halves { bytes, pause } => halves(run, bytes, pause),
             Self::Endless(bytes) => Err(endless(run, bytes)),
         }
     }
@@ -155,6 +161,20 @@ impl Prose {
         text.truncate(bytes.max(9));
         text
     }
+}
+
+/// Nothing else may be said in the pause, or it would lie within the line.
+fn halves(run: &mut Run<'_>, bytes: usize, pause: Duration) -> Result<(), Halt> {
+    let empty = run.agent().update_line(&run.turn.session.id, &message_chunk(""));
+    let update = message_chunk(&numbered(1, bytes.saturating_sub(empty.len())));
+    let mut line = run.agent().update_line(&run.turn.session.id, &update);
+    line.push('\n');
+    let (first, second) = line.as_bytes().split_at(line.len() / 2);
+    run.agent().out().bytes(first);
+    let slept = run.turn.signal.sleep(pause);
+    run.agent().out().bytes(second);
+    run.record(update, line.len());
+    slept
 }
 
 /// The newline comes with the cancel, so that the answer after it can be read.

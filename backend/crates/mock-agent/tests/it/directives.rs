@@ -162,6 +162,9 @@ fn masses_have_their_size() {
     let id = agent.send_prompt("/line 3m");
     assert_eq!(agent.try_line().unwrap().len(), 3 << 20);
     agent.answer(id);
+    let id = agent.send_prompt("/halves 100k 30");
+    assert_eq!(agent.try_line().unwrap().len(), 100 << 10);
+    assert_eq!(agent.answer(id)["result"]["stopReason"], "end_turn");
     let text = agent.prompt("/large-chunk-utf8 1001").text();
     assert_eq!(text.len(), 1001);
     assert!(text.contains('🦀') && text.contains('é'));

@@ -123,6 +123,48 @@ fn session_load_goes_wrong_as_told() {
 }
 
 #[test]
+fn a_replay_and_first_updates_can_take_their_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = Agent::spawn(dir.path(), &[("MOCK_NEW", "early-updates:90")]);
+    agent.handshake();
+    let before = Instant::now();
+    agent.open();
+    assert!(before.elapsed() >= Duration::from_millis(90));
+    agent.prompt("/say one");
+    let params = json!({"sessionId": agent.session, "cwd": agent.cwd, "mcpServers": []});
+    agent.finish();
+
+    let mut agent = Agent::spawn(dir.path(), &[("MOCK_LOAD", "replay:5:20")]);
+    let before = Instant::now();
+    let id = agent.send("session/load", &params);
+    let loaded = agent.collect(id, |f| panic!("{f}"));
+    assert_eq!(loaded.updates.len(), 5);
+    assert!(before.elapsed() >= Duration::from_millis(100));
+}
+
+#[test]
+fn settings_go_wrong_as_told_and_the_input_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("input");
+    let env = [
+        ("MOCK_SET", "error:-32603"),
+        ("MOCK_INPUT_COPY", copy.to_str().unwrap()),
+    ];
+    let mut agent = Agent::spawn(dir.path(), &env);
+    agent.handshake();
+    agent.open();
+    let params = json!({"sessionId": agent.session, "modeId": "code"});
+    assert_eq!(agent.call("session/set_mode", &params)["error"]["code"], -32603);
+    agent.finish();
+    let input = std::fs::read_to_string(copy).unwrap();
+    let methods: Vec<Value> = input
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["method"].clone())
+        .collect();
+    assert_eq!(methods, ["initialize", "session/new", "session/set_mode"]);
+}
+
+#[test]
 fn capabilities_can_be_missing() {
     let without = "image,audio,embeddedContext,http,sse,list,close,fork,modes,models,configOptions";
     let (_dir, mut agent) = spawn(&[("MOCK_WITHOUT", without)]);
