@@ -18,10 +18,12 @@
 
 mod actor;
 mod catch_up;
+mod choices;
 mod ending;
 mod engine;
 mod frames;
 mod handshake;
+mod marks;
 mod output;
 mod pump;
 mod reconnect;
@@ -41,6 +43,7 @@ use tokio::sync::{mpsc, watch};
 use crate::command::Command;
 
 pub(crate) use actor::{Actor, Parts};
+pub use choices::Choices;
 pub use ending::Failure;
 pub(crate) use reconnect::TakeUp;
 pub(crate) use saved::Saved;

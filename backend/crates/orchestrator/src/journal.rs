@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use kandev_domain::Clock;
 use kandev_store::journal::{Batch, JournalWriter};
 use kandev_store::notify::Wake;
 use kandev_store::{PgPool, StoreError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -42,6 +43,15 @@ pub enum JournalError {
     Closed,
 }
 
+/// The database does not take what is to be stored; it is tried again until it does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// What it said first.
+    pub error: String,
+}
+
 struct Entry {
     batch: Batch,
     stored: oneshot::Sender<Result<(), JournalError>>,
@@ -51,6 +61,7 @@ struct Entry {
 #[derive(Debug, Clone)]
 pub struct Journal {
     queue: mpsc::Sender<Entry>,
+    trouble: watch::Receiver<Option<Trouble>>,
 }
 
 impl std::fmt::Debug for Entry {
@@ -73,14 +84,23 @@ impl Journal {
         abandon: CancellationToken,
     ) -> Self {
         let (queue, entries) = mpsc::channel(QUEUE);
+        let (trouble, watcher) = watch::channel(None);
         let writer = JournalWriter::new(pool);
         tracker.spawn(async move {
             tokio::select! {
-                () = run(writer, clock, (lease, wakes), entries, closing) => {}
+                () = run((writer, trouble), clock, (lease, wakes), entries, closing) => {}
                 () = abandon.cancelled() => tracing::warn!("the journal was closed before all was stored"),
             }
         });
-        Self { queue }
+        Self {
+            queue,
+            trouble: watcher,
+        }
+    }
+
+    /// What keeps it from storing, if anything does.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.trouble.borrow().clone()
     }
 
     /// Stores a batch, and answers once it is.
@@ -94,8 +114,11 @@ impl Journal {
     }
 }
 
+/// The writer, and where its trouble is told.
+type Writer = (JournalWriter, watch::Sender<Option<Trouble>>);
+
 async fn run(
-    mut writer: JournalWriter,
+    mut writer: Writer,
     clock: Arc<dyn Clock>,
     (lease, wakes): (Lease, Wakes),
     mut entries: mpsc::Receiver<Entry>,
@@ -127,7 +150,7 @@ async fn run(
         commit(&mut writer, clock.as_ref(), batches, waiting).await;
         wakes.committed();
         for wake in others {
-            if let Err(error) = writer.wake(&wake).await {
+            if let Err(error) = writer.0.wake(&wake).await {
                 tracing::debug!(%error, "other servers look by themselves");
             }
         }
@@ -145,7 +168,7 @@ fn wakes_of(batches: &[Batch]) -> Vec<Wake> {
 }
 
 async fn commit(
-    writer: &mut JournalWriter,
+    writer: &mut Writer,
     clock: &dyn Clock,
     batches: Vec<Batch>,
     waiting: Vec<oneshot::Sender<Result<(), JournalError>>>,
@@ -181,7 +204,7 @@ fn report(batch: &Batch, result: Result<(), StoreError>, stored: oneshot::Sender
 
 /// Tries again for as long as the database is away.
 async fn write_until_answered(
-    writer: &mut JournalWriter,
+    (writer, trouble): &mut Writer,
     clock: &dyn Clock,
     batches: &[Batch],
 ) -> Result<(), StoreError> {
@@ -202,6 +225,8 @@ async fn write_until_answered(
                 attempts += 1;
                 if attempts == 1 {
                     tracing::warn!(%error, "the journal waits for the database");
+                    let (since, error) = (clock.now(), error.to_string());
+                    trouble.send_replace(Some(Trouble { since, error }));
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(RETRY_LAST);
@@ -209,6 +234,7 @@ async fn write_until_answered(
             result => {
                 if attempts > 0 {
                     tracing::info!(attempts, "the journal has its database again");
+                    trouble.send_replace(None);
                 }
                 return result;
             }

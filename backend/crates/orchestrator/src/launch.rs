@@ -10,12 +10,10 @@ use kandev_runtime::{ContainerSpec, Labels, Mount, MountSource, Network};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::instance::Choices;
 use crate::settings::Settings;
 use crate::workspace::WorkspaceError;
 
-/// Size of one file of the engine's log, and how many: well above what a restart needs to re-read.
-const LOG_FILE_BYTES: u64 = 64 << 20;
-const LOG_FILES: u32 = 3;
 /// Longest environment value, in bytes: the kernel's limit for one string of `execve`.
 const MAX_ENV_VALUE: usize = 128 * 1024;
 const MAX_ENV_VARS: usize = 512;
@@ -177,6 +175,12 @@ pub struct ResumeFrom {
     pub session_id: String,
     /// Our key, if kandev has its history.
     pub key: Option<SessionKey>,
+    /// What was chosen in it at last.
+    #[serde(default)]
+    pub chosen: Choices,
+    /// The agent could not go on with it, and a fresh one is started.
+    #[serde(default)]
+    pub lost: bool,
 }
 
 /// Everything an instance's task needs to know of its launch. Not `Debug`: it holds secrets.
@@ -343,7 +347,8 @@ pub fn labels(spec: &InstanceSpec, owner: &str) -> Labels {
 }
 
 /// What the engine is told to make.
-pub fn container_spec(spec: &InstanceSpec, owner: &str) -> ContainerSpec {
+pub fn container_spec(spec: &InstanceSpec, settings: &Settings) -> ContainerSpec {
+    let owner = &settings.owner;
     let entry = &spec.agent_type;
     let resources = spec.options.resources;
     let mut env = entry.env.clone();
@@ -382,8 +387,8 @@ pub fn container_spec(spec: &InstanceSpec, owner: &str) -> ContainerSpec {
         },
         user: entry.user.clone(),
         cap_add: entry.cap_add.clone(),
-        log_max_bytes: LOG_FILE_BYTES,
-        log_max_files: LOG_FILES,
+        log_max_bytes: settings.log_file_bytes,
+        log_max_files: settings.log_files,
     }
 }
 

@@ -1,5 +1,6 @@
 //! The way in: launches, and commands to instances.
 
+mod resume;
 mod take_up;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -15,7 +16,7 @@ use kandev_runtime::ContainerRuntime;
 use kandev_store::instances::{self, Instance, NewInstance};
 use kandev_store::journal::Position;
 use kandev_store::tasks::{self, Task};
-use kandev_store::{Fence, PgPool, StoreError, sessions};
+use kandev_store::{Fence, PgPool, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
@@ -25,8 +26,8 @@ use tokio_util::task::TaskTracker;
 use crate::catalogue::Catalogue;
 use crate::command::{self, Command};
 use crate::instance::{Actor, Handle, Parts as ActorParts, View};
-use crate::journal::Journal;
-use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom};
+use crate::journal::{Journal, Trouble};
+use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest};
 use crate::retention::RemovedTotals;
 use crate::secrets::Sealer;
 use crate::settings::Settings;
@@ -191,6 +192,11 @@ impl Orchestrator {
         orchestrator
     }
 
+    /// What keeps the journal from storing, if anything does.
+    pub fn journal_trouble(&self) -> Option<Trouble> {
+        self.shared.journal.trouble()
+    }
+
     /// The agent types.
     pub const fn catalogue(&self) -> &Catalogue {
         &self.catalogue
@@ -277,6 +283,10 @@ impl Orchestrator {
         };
         let term = self.shared.lease.registered().await?;
         let resume = self.session_to_resume(&request).await?;
+        if let (Some(resume), true) = (&resume, request.resumed_from.is_some()) {
+            // What the old launch asked for may have changed since.
+            resume.chosen.supersede(&mut request.options);
+        }
         let id = InstanceId::generate();
         let task_id = request.task_id.clone().unwrap_or_else(TaskId::generate);
         let launching = Launching::new(&self.held, id);
@@ -339,18 +349,6 @@ impl Orchestrator {
     /// True if a task of this process has the instance, or is about to.
     pub(crate) fn holds(&self, id: InstanceId) -> bool {
         self.held.has(id)
-    }
-
-    async fn session_to_resume(&self, request: &LaunchRequest) -> Result<Option<ResumeFrom>, LaunchError> {
-        let Some(session_id) = &request.session_id else {
-            return Ok(None);
-        };
-        let look = sessions::by_agents_id(&self.shared.pool, session_id, Some(&request.agent_type));
-        let known = kandev_store::within(STORE_LIMIT, look).await?;
-        Ok(Some(ResumeFrom {
-            session_id: session_id.clone(),
-            key: known.map(|s| s.key),
-        }))
     }
 
     async fn record(

@@ -215,6 +215,11 @@ impl Outbox {
         self.in_flight.is_some()
     }
 
+    /// True if the next batch has events.
+    pub(crate) fn has_records(&self) -> bool {
+        !self.records.is_empty()
+    }
+
     fn is_empty(&self) -> bool {
         self.records.is_empty() && self.changes.is_empty() && self.effects.is_empty()
     }

@@ -34,6 +34,11 @@ pub struct Settings {
     pub max_instances: usize,
     /// How many prompts may wait for a turn's end.
     pub max_prompt_queue: usize,
+    /// Size of one file of the engine's log of a container, in bytes, and how many there are: well above what an agent says
+    /// while no server runs.
+    pub log_file_bytes: u64,
+    /// See above.
+    pub log_files: u32,
     /// How often the reconciler looks.
     pub reconcile_interval: Duration,
     /// How old a container without an active instance must be before it is removed.
@@ -58,6 +63,8 @@ impl Default for Settings {
             idle_timeout: None,
             max_instances: 64,
             max_prompt_queue: 16,
+            log_file_bytes: 64 << 20,
+            log_files: 3,
             reconcile_interval: Duration::from_mins(1),
             orphan_grace: Duration::from_mins(1),
             retention: Retention::default(),

@@ -51,13 +51,18 @@ pub enum RuntimeError {
     },
 }
 
+/// What the system says when there is no room left on a disk.
+const NO_SPACE: [&str; 2] = ["no space left on device", "disk quota exceeded"];
+
 impl RuntimeError {
     /// True if the engine may well answer the same call later.
-    pub const fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::Unavailable(_) | Self::Timeout { .. } | Self::Broken(_)
-        )
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unavailable(_) | Self::Timeout { .. } | Self::Broken(_) => true,
+            // The engine hands the words of its system on: its disk is full.
+            Self::Refused { message, .. } => NO_SPACE.iter().any(|words| message.contains(words)),
+            _ => false,
+        }
     }
 }
 

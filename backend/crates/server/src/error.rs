@@ -264,17 +264,7 @@ impl From<sqlx::Error> for ApiError {
 
 /// True if the database is away, as opposed to having refused a statement.
 pub fn is_outage(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::WorkerCrashed => true,
-        // Class 57P: shutting down or starting up; class 08: connection; 53300: too many connections.
-        sqlx::Error::Database(error) => error
-            .code()
-            .is_some_and(|c| c.starts_with("57P") || c.starts_with("08") || c == "53300"),
-        _ => false,
-    }
+    kandev_store::is_transient(error)
 }
 
 #[cfg(test)]

@@ -148,6 +148,8 @@ fn settings(config: &Config) -> Settings {
         idle_timeout: config.idle_timeout,
         max_instances: config.max_instances,
         max_prompt_queue: config.max_prompt_queue,
+        log_file_bytes: config.container_log_file_bytes as u64,
+        log_files: u32::try_from(config.container_log_files).unwrap_or(u32::MAX),
         reconcile_interval: config.reconcile_interval,
         orphan_grace: config.orphan_grace,
         retention: Retention {

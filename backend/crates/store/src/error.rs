@@ -79,26 +79,64 @@ impl StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        let unavailable = match &error {
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed => true,
-            // 57P: the server is ending or starting; 08: connection exception; 53: out of resources (connections, disk);
-            // 40: serialization failure or deadlock; 55: not in a state for it; 58, XX: the server's own trouble.
-            sqlx::Error::Database(db) => db.code().is_some_and(|c| {
-                ["57P", "08", "53", "40", "55", "58", "XX"]
-                    .iter()
-                    .any(|class| c.starts_with(class))
-            }),
-            _ => false,
-        };
-        if unavailable {
+        if is_transient(&error) {
             Self::Unavailable(error)
         } else {
             Self::Database(error)
+        }
+    }
+}
+
+/// Beginnings of the codes of errors that say nothing about the statement: the same one may well work later.
+/// Source: PostgreSQL's documentation, appendix "Error Codes".
+const TRANSIENT: [&str; 11] = [
+    // Connection exception.
+    "08", // Takes no writes: a standby, or the operator's default. A transaction that took too long.
+    "25006", "25P03", "25P04",
+    // Serialization failure, deadlock.
+    "40", // Out of resources: disk, memory, connections.
+    "53",
+    // Not in a state for it: an object in use, a lock that is not available.
+    "55", // Cancelled by a time limit, or the server is ending, crashing or starting.
+    "57014", "57P", // The server's own trouble: input and output, internal errors.
+    "58", "XX",
+];
+
+/// True if the same may well work later.
+pub fn is_transient(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => true,
+        sqlx::Error::Database(error) => error.code().is_some_and(|code| is_transient_code(&code)),
+        _ => false,
+    }
+}
+
+fn is_transient_code(code: &str) -> bool {
+    TRANSIENT.iter().any(|beginning| code.starts_with(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_work_later_is_told_from_what_never_will() {
+        let later = [
+            "08006", "25006", "40001", "40P01", "53100", "53200", "53300", "55P03", "57014", "57P01",
+            "57P02", "57P03", "58030", "XX000",
+        ];
+        for code in later {
+            assert!(is_transient_code(code), "{code}");
+        }
+        for code in [
+            "22021", "23505", "25001", "25P02", "42703", "54000", "28P01", "3D000",
+        ] {
+            assert!(!is_transient_code(code), "{code}");
         }
     }
 }

@@ -10,6 +10,7 @@ mod place;
 mod read;
 mod recent;
 pub mod retention;
+mod tail;
 
 use chrono::{DateTime, Utc};
 use kandev_domain::{InstanceId, LogStream};
@@ -30,6 +31,7 @@ pub use all::{AllQuery, AllReader, Read, Reset, Room, take_over_order};
 pub use logs::{LogLine, LogPage, LogQuery, logs};
 pub use place::{InvalidPlace, Place};
 pub use read::{EventPage, EventQuery, Position, Standing, events, position, standing};
+pub use tail::{LastLines, StoredLine, last_lines};
 
 /// How long a connection may take to be made.
 const CONNECT_LIMIT: std::time::Duration = std::time::Duration::from_secs(15);

@@ -18,7 +18,7 @@ pub mod turns;
 
 pub use sqlx::PgPool;
 
-pub use error::{Result, StoreError};
+pub use error::{Result, StoreError, is_transient};
 pub use page::{Cursor, Page};
 pub use servers::Fence;
 

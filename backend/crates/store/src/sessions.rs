@@ -1,5 +1,7 @@
 //! Sessions, and the latest of each thing an agent said about one.
 
+use std::borrow::Cow;
+
 use chrono::{DateTime, Utc};
 use kandev_domain::{SessionKey, TaskId};
 use sqlx::postgres::{PgConnection, PgRow};
@@ -52,7 +54,7 @@ pub struct SessionFacet {
     /// Which session.
     pub session_key: SessionKey,
     /// `modes`, `plan`, `usage`, …
-    pub facet: &'static str,
+    pub facet: Cow<'static, str>,
     /// JSON text.
     pub value: String,
 }
@@ -64,7 +66,7 @@ impl SessionFacet {
              ON CONFLICT (session_key, facet) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at",
         )
         .bind(self.session_key.0)
-        .bind(self.facet)
+        .bind(self.facet.as_ref())
         .bind(&self.value)
         .bind(now)
         .execute(connection)

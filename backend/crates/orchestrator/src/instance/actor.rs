@@ -9,7 +9,7 @@ use kandev_acp::dialect::Negotiated;
 use kandev_acp::{FrameWriter, KandevState, Peer};
 use kandev_domain::lifecycle::{self, Decision, State};
 use kandev_domain::{EventKind, InstanceStatus, LogLevel, SessionKey, TurnState};
-use kandev_runtime::{Attachment, ContainerId, ExitStatus, ExitWatch, RuntimeError};
+use kandev_runtime::{ContainerId, ExitStatus, ExitWatch, RuntimeError};
 use kandev_store::journal::{Change, Position};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ use super::reconnect::Reconnected;
 use super::saved::SavedPhase;
 use super::turns::Turns;
 use super::verdict::Verdict;
-use super::waits::{LinkStep, granted, known, next, next_of_link, send_first};
+use super::waits::{LinkStep, granted, next, next_of_link, send_first};
 use super::{Cancelled, Handle, MAILBOX, Stopped, View};
 use crate::Shared;
 use crate::command::{Answer, Command, Reply, Request};
@@ -67,7 +67,7 @@ pub(super) enum EngineDone {
 }
 
 pub(super) struct Connected {
-    pub(super) attachment: Attachment,
+    pub(super) stdio: super::catch_up::Stdio,
     pub(super) exit: ExitWatch,
 }
 
@@ -127,8 +127,10 @@ pub(crate) struct Actor {
     pub(super) replay: Option<super::handshake::Replay>,
     pub(super) authenticated: bool,
     /// Said before the session was established; the latest of each.
-    pub(super) early_facets: std::collections::BTreeMap<&'static str, Box<serde_json::value::RawValue>>,
-    pub(super) configure: std::collections::VecDeque<super::handshake::Setting>,
+    pub(super) early_facets: std::collections::BTreeMap<String, Box<serde_json::value::RawValue>>,
+    pub(super) configure: std::collections::VecDeque<super::choices::Step>,
+    /// What the agent says is chosen in its session.
+    pub(super) chosen: super::choices::Choices,
     pub(super) initialize: Option<Bytes>,
     pub(super) turns: Turns,
     pub(super) status: InstanceStatus,
@@ -144,14 +146,14 @@ pub(crate) struct Actor {
     pub(super) ambiguous: Vec<Bytes>,
     /// When those are decided on.
     pub(super) resend_at: Option<Instant>,
-    /// Told when the log has been read up to now: whether something is missing.
-    pub(super) gap: Option<oneshot::Receiver<bool>>,
     /// Output was given up that the engine's log has.
     pub(super) unread: bool,
     /// When the log is tried again.
     pub(super) reread_at: Option<Instant>,
     /// Since when output waits for the database.
     pub(super) stalled: Option<Instant>,
+    /// The marks of the container's first lines.
+    pub(super) head: super::marks::Head,
     /// An end that was under way.
     pub(super) taken_cause: Option<Cause>,
     /// Lines of each pipe that were stored when the instance was taken up.
@@ -238,6 +240,7 @@ impl Actor {
             authenticated: false,
             early_facets: std::collections::BTreeMap::new(),
             configure: std::collections::VecDeque::new(),
+            chosen: super::choices::Choices::default(),
             initialize: None,
             turns: Turns::default(),
             status: InstanceStatus::Starting,
@@ -249,10 +252,10 @@ impl Actor {
             numbered: 0,
             ambiguous: Vec::new(),
             resend_at: None,
-            gap: None,
             unread: false,
             reread_at: None,
             stalled: None,
+            head: super::marks::Head::default(),
             taken_cause: None,
             taken_lines: kandev_store::journal::PipeLines::default(),
             saved_text: String::new(),
@@ -337,7 +340,6 @@ impl Actor {
                     self.unsent.pop_front();
                     if !sent { self.unsent.clear(); }
                 }
-                gap = known(&mut self.gap), if self.gap.is_some() => { self.gap = None; self.log_was_read(gap); }
                 step = next_of_link(&mut self.link, takes_output, !self.unwritten.is_empty()) => match step {
                     LinkStep::Written(count) => self.were_written(count),
                     LinkStep::Output(output) => self.output(output),
@@ -397,6 +399,12 @@ impl Actor {
     fn save(&mut self) {
         if self.outbox.is_storing() || matches!(self.phase, Phase::Ended) {
             return;
+        }
+        if let Some(replay) = &mut self.replay
+            && self.outbox.has_records()
+        {
+            // Lines are counted in the rows of events.
+            replay.stored = replay.updates;
         }
         let saved = super::raw(&self.saved());
         if saved.get() == self.saved_text {
@@ -524,6 +532,8 @@ impl Actor {
                     self.line(channel, line);
                 }
             }
+            Some(Output::Gap(gap)) => self.output_is_missing(gap),
+            Some(Output::CaughtUp) => self.caught_up(),
             Some(Output::End(error)) => self.output_ended(error),
             None => self.output_ended(Some(RuntimeError::Broken("the reader stopped".to_owned()))),
         }

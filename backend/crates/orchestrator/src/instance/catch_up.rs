@@ -11,21 +11,36 @@
 //!
 //! A pause may fall into the middle of a line: the engine's log does not have its beginning yet, and the attachment never
 //! will. So the first line that each pipe gives live, whole or not, is taken from the log, where it is whole, and the live
-//! output counts from the second. The log tells times, by the engine's clock: what it had at the pause is before what it
-//! gets after, so only that much has to be read again.
+//! output counts from the second. The log tells times, by the engine's clock, so that only what is new has to be read again
+//! ([`seen`]).
+//!
+//! The log is bounded. When it has lost its beginning (its first lines are not the container's), lines cannot be counted
+//! from there: the last lines that are stored are looked for in it ([`find`]). It goes on behind them; if they are gone
+//! too, a gap is told, and then everything that the log has.
+
+mod find;
+mod log;
+mod seen;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 use kandev_runtime::{
-    Attachment, Channel, ContainerId, ContainerRuntime, LogEntry, OutputChunk, OutputStream, RuntimeError,
+    Attachment, Channel, ContainerId, ContainerRuntime, ContainerState, OutputChunk, OutputStream,
+    RuntimeError,
 };
-use kandev_store::journal::PipeLines;
+use kandev_store::journal::{LastLines, PipeLines};
 use memchr::memchr;
+use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
+
+use super::marks::Head;
+use log::{Beginning, Log, hand_on, keep_end};
 
 /// How long the pipes of a paused container must be silent to be at rest. The engine empties them at the speed of memory.
 const AT_REST: Duration = Duration::from_millis(60);
@@ -34,9 +49,53 @@ const LOG_DELAY: Duration = Duration::from_secs(10);
 const LOG_POLL: Duration = Duration::from_millis(20);
 /// How many chunks may wait.
 const QUEUE: usize = 16;
+/// What a line costs in the log beside its bytes.
+const LOG_ENVELOPE: usize = 80;
 
 type Result<T> = std::result::Result<T, RuntimeError>;
-type Sender = mpsc::Sender<Result<OutputChunk>>;
+type Sender = mpsc::Sender<Result<Piece>>;
+type Engine<'a> = (&'a dyn ContainerRuntime, &'a ContainerId);
+
+/// What a container's output is taken as.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// Output, as it came.
+    Output(OutputChunk),
+    /// Something is missing here.
+    Gap(Gap),
+    /// Everything up to the moment of taking up has been given.
+    CaughtUp,
+}
+
+/// In order.
+pub(super) type Pieces = BoxStream<'static, Result<Piece>>;
+
+/// What the log could not give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gap {
+    /// It has lost more than what is stored.
+    Rotated {
+        /// When its first line is from.
+        log_begins: Option<SystemTime>,
+        /// When the last line that is stored was seen.
+        stored_until: Option<SystemTime>,
+    },
+    /// It has less than what is stored.
+    Short,
+    /// Of the line before, this many characters: it cuts long lines into pieces, and spoils a character that it cuts.
+    Characters { channel: Channel, characters: u64 },
+}
+
+/// What is on record of a container's output.
+pub(super) struct OnRecord {
+    pub lines: PipeLines,
+    /// The marks of its first lines.
+    pub head: Head,
+    /// Reads the last lines that are stored.
+    pub last: BoxFuture<'static, LastLines>,
+    /// The size of one file of its log, in bytes.
+    pub log_file_bytes: u64,
+}
 
 /// What stopped a reading.
 enum Stop {
@@ -52,179 +111,159 @@ impl From<RuntimeError> for Stop {
     }
 }
 
-/// One pipe as the log tells it.
-#[derive(Debug, Default)]
-struct Pipe {
-    /// How many lines are stored.
-    skip: u64,
-    /// How many complete lines the log had so far.
-    seen: u64,
-    /// The pieces of the line that is not complete yet.
-    partial: BytesMut,
+/// A container's stdio.
+pub(super) struct Stdio {
+    pub stdin: std::pin::Pin<Box<dyn AsyncWrite + Send>>,
+    pub output: Pieces,
 }
 
-/// The log, read in several passes, each from where the last one ended.
-#[derive(Debug)]
-struct Log {
-    pipes: [Pipe; 2],
-    /// The time of the last entry, and how many entries have it.
-    last: Option<(SystemTime, usize)>,
-}
-
-impl Log {
-    fn after(lines: PipeLines) -> Self {
-        let pipe = |skip| Pipe {
-            skip,
-            ..Pipe::default()
-        };
+impl From<Attachment> for Stdio {
+    /// From the container's start on, nothing has to be caught up with.
+    fn from(attachment: Attachment) -> Self {
+        let output = attachment.output.map(|chunk| chunk.map(Piece::Output));
         Self {
-            pipes: [pipe(lines.stdout), pipe(lines.stderr)],
-            last: None,
+            stdin: attachment.stdin,
+            output: output.boxed(),
         }
     }
-
-    fn pipe(&mut self, channel: Channel) -> &mut Pipe {
-        &mut self.pipes[usize::from(channel == Channel::Stderr)]
-    }
-
-    /// Takes an entry: a line, or a piece of a long one. Gives the line that it completes, unless that is stored.
-    fn take(&mut self, entry: LogEntry) -> Option<OutputChunk> {
-        self.last = match self.last {
-            Some((at, count)) if at == entry.at => Some((at, count + 1)),
-            _ => Some((entry.at, 1)),
-        };
-        let pipe = self.pipe(entry.channel);
-        if !entry.bytes.ends_with(b"\n") {
-            pipe.partial.extend_from_slice(&entry.bytes);
-            return None;
-        }
-        pipe.seen += 1;
-        let bytes = if pipe.partial.is_empty() {
-            entry.bytes
-        } else {
-            let mut whole = std::mem::take(&mut pipe.partial);
-            whole.extend_from_slice(&entry.bytes);
-            whole.freeze()
-        };
-        (pipe.seen > pipe.skip).then_some(OutputChunk {
-            channel: entry.channel,
-            bytes,
-        })
-    }
-
-    /// Reads what the log has and had not at the last pass, and hands on the lines.
-    async fn pass(
-        &mut self,
-        runtime: &dyn ContainerRuntime,
-        id: &ContainerId,
-        to: &Sender,
-    ) -> std::result::Result<bool, Stop> {
-        let mut entries = runtime.log_entries(id, self.last.map(|(at, _)| at)).await?;
-        // The log is asked for entries of that time too, of which the first ones are known.
-        let (known_at, mut known) = self.last.map_or((None, 0), |(at, count)| (Some(at), count));
-        let mut grew = false;
-        while let Some(entry) = entries.next().await {
-            let entry = entry?;
-            if known > 0 && Some(entry.at) == known_at {
-                known -= 1;
-                continue;
-            }
-            grew = true;
-            if let Some(line) = self.take(entry) {
-                to.send(Ok(line)).await.map_err(|_| Stop::Gone)?;
-            }
-        }
-        Ok(grew)
-    }
-
-    /// The log has fewer lines than are stored: it was rotated away.
-    fn is_short(&self) -> bool {
-        self.pipes.iter().any(|p| p.seen < p.skip)
-    }
-}
-
-/// How the output is taken up.
-pub(super) struct TakenUp {
-    pub attachment: Attachment,
-    /// Told once the log has been read: whether it had less than is stored.
-    pub gap: tokio::sync::oneshot::Receiver<bool>,
 }
 
 /// Takes up the output of a running container after the lines that are stored. It is paused for a moment.
 pub(super) async fn running(
     runtime: Arc<dyn ContainerRuntime>,
     id: ContainerId,
-    stored: PipeLines,
+    stored: OnRecord,
     tracker: &TaskTracker,
-) -> Result<TakenUp> {
+) -> Result<Stdio> {
     // The attachment is there from the start, so that the agent can be written to; what it shows of what the log has too
     // is dropped.
     let attachment = runtime.attach(&id).await?;
     let (sender, receiver) = mpsc::channel(QUEUE);
-    let (tell, gap) = tokio::sync::oneshot::channel();
     let mut live = attachment.output;
     tracker.spawn(async move {
-        let mut log = Log::after(stored);
+        let engine = (runtime.as_ref(), &id);
         let run = async {
-            let met = meet(runtime.as_ref(), &id, &mut log, &mut live, &sender).await;
-            // Nobody waits for it when the instance has ended.
-            let _ = tell.send(log.is_short());
-            met?;
-            go_live(runtime.as_ref(), &id, log, live, &sender).await
+            match meet(engine, stored, &mut live, &sender).await? {
+                Some(log) => go_live(engine, log, live, &sender).await,
+                None => Ok(()),
+            }
         };
         if let Err(Stop::Failed(error)) = run.await {
             let _ = sender.send(Err(error)).await;
         }
     });
-    Ok(TakenUp {
-        attachment: Attachment {
-            stdin: attachment.stdin,
-            output: stream(receiver),
-        },
-        gap,
+    Ok(Stdio {
+        stdin: attachment.stdin,
+        output: stream(receiver),
     })
 }
 
-/// Reads the log up to a point from which the attachment goes on.
+/// Reads the log up to a point from which the attachment goes on; to its end if the container ends meanwhile.
 async fn meet(
-    runtime: &dyn ContainerRuntime,
-    id: &ContainerId,
-    log: &mut Log,
+    engine: Engine<'_>,
+    stored: OnRecord,
     live: &mut OutputStream,
     to: &Sender,
-) -> std::result::Result<(), Stop> {
-    // Most of it while the agent runs. The attachment has to be read meanwhile, or the agent stands still.
-    {
-        let pass = log.pass(runtime, id, to);
+) -> std::result::Result<Option<Log>, Stop> {
+    let (runtime, id) = engine;
+    let mut log = Log::after(stored.lines);
+    // Most of it while the agent runs.
+    let beginning = {
+        let pass = log.first_pass(engine, &stored.head, to);
         let mut pass = std::pin::pin!(pass);
+        // The attachment has to be read meanwhile, or the agent stands still. And it has to, before its log loses what is
+        // still to be read.
+        let mut room = (stored.log_file_bytes / 2) as usize;
         loop {
             tokio::select! {
-                done = &mut pass => { done?; break; }
-                chunk = live.next() => if chunk.is_none() { break },
+                done = &mut pass => break done?,
+                chunk = live.next(), if room > 0 => match chunk {
+                    Some(Ok(chunk)) => room = room.saturating_sub(size_in_log(&chunk.bytes)),
+                    // The log has the rest.
+                    Some(Err(_)) | None => break pass.await?,
+                },
             }
         }
+    };
+    let last = match beginning {
+        Beginning::Whole => None,
+        Beginning::Lost => Some(stored.last.await),
+    };
+    if let Err(error) = runtime.pause(id).await {
+        return match runtime.inspect(id).await? {
+            ContainerState::Exited(_) => to_the_end(engine, log, last, to).await.map(|()| None),
+            _ => Err(error.into()),
+        };
     }
-    runtime.pause(id).await?;
     let rest = async {
+        if let Some(last) = last {
+            behind(engine, &mut log, &last, to).await?;
+        }
         loop {
             // At rest: neither the attachment nor the log has anything new.
             while let Ok(Some(chunk)) = tokio::time::timeout(AT_REST, live.next()).await {
                 chunk?;
             }
-            if !log.pass(runtime, id, to).await? {
+            if !log.pass(engine, to).await? {
                 return Ok(());
             }
         }
     };
     let rested: std::result::Result<(), Stop> = rest.await;
     runtime.unpause(id).await?;
-    rested
+    rested?;
+    log.pass_stored(to).await?;
+    hand_on(to, Piece::CaughtUp).await?;
+    Ok(Some(log))
+}
+
+/// Reads the rest of the log of a container that has ended.
+async fn to_the_end(
+    engine: Engine<'_>,
+    mut log: Log,
+    last: Option<LastLines>,
+    to: &Sender,
+) -> std::result::Result<(), Stop> {
+    if let Some(last) = last {
+        behind(engine, &mut log, &last, to).await?;
+    }
+    log.pass(engine, to).await?;
+    log.finish(to).await?;
+    log.pass_stored(to).await?;
+    hand_on(to, Piece::CaughtUp).await
+}
+
+/// Looks in a log without its beginning for what is stored, and tells if it has lost more than that.
+async fn behind(
+    engine: Engine<'_>,
+    log: &mut Log,
+    stored: &LastLines,
+    to: &Sender,
+) -> std::result::Result<(), Stop> {
+    let place = find::find(engine.0, engine.1, stored).await?;
+    log.behind(&place);
+    if place.lost {
+        let (log_begins, stored_until) = (place.log_begins, place.stored_until);
+        hand_on(
+            to,
+            Piece::Gap(Gap::Rotated {
+                log_begins,
+                stored_until,
+            }),
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+/// What output takes in the log, at most but for control characters.
+fn size_in_log(bytes: &[u8]) -> usize {
+    bytes.len() * 2 + (1 + memchr::memchr_iter(b'\n', bytes).count()) * LOG_ENVELOPE
 }
 
 /// Hands on the live output; the first line of each pipe comes from the log.
 async fn go_live(
-    runtime: &dyn ContainerRuntime,
-    id: &ContainerId,
+    engine: Engine<'_>,
     mut log: Log,
     mut live: OutputStream,
     to: &Sender,
@@ -244,63 +283,29 @@ async fn go_live(
             if newline.is_none() {
                 continue;
             }
-            join(runtime, id, &mut log, chunk.channel, &ends[which], to).await?;
+            join(engine, &mut log, chunk.channel, &ends[which], to).await?;
             joined[which] = true;
             chunk.bytes = chunk.bytes.slice(piece.len()..);
         }
         if !chunk.bytes.is_empty() {
-            to.send(Ok(chunk)).await.map_err(|_| Stop::Gone)?;
+            hand_on(to, Piece::Output(chunk)).await?;
         }
     }
     // What ended without a newline before a pipe was joined is in the log alone.
     for channel in [Channel::Stdout, Channel::Stderr] {
         if !joined[usize::from(channel == Channel::Stderr)] {
-            for chunk in tail(runtime, id, &log, channel).await? {
-                to.send(Ok(chunk)).await.map_err(|_| Stop::Gone)?;
+            for entry in log.tail(engine, channel).await? {
+                log.pipe(channel).take(&entry, to).await?;
             }
         }
     }
-    Ok(())
-}
-
-/// Everything of a pipe that the log got after the last pass.
-async fn tail(
-    runtime: &dyn ContainerRuntime,
-    id: &ContainerId,
-    log: &Log,
-    channel: Channel,
-) -> Result<Vec<OutputChunk>> {
-    let (known_at, mut known) = log.last.map_or((None, 0), |(at, count)| (Some(at), count));
-    let mut entries = runtime.log_entries(id, known_at).await?;
-    let mut found = Vec::new();
-    while let Some(entry) = entries.next().await {
-        let entry = entry?;
-        if known > 0 && Some(entry.at) == known_at {
-            known -= 1;
-        } else if entry.channel == channel {
-            found.push(OutputChunk {
-                channel,
-                bytes: entry.bytes,
-            });
-        }
-    }
-    Ok(found)
-}
-
-/// Keeps as much of the end of a line as is needed to know it again.
-fn keep_end(end: &mut BytesMut, piece: &[u8]) {
-    const ENOUGH: usize = 4096;
-    end.extend_from_slice(&piece[piece.len().saturating_sub(ENOUGH)..]);
-    if end.len() > ENOUGH {
-        let _ = end.split_to(end.len() - ENOUGH);
-    }
+    log.finish(to).await
 }
 
 /// Hands on what the log got of a pipe after the last pass, up to the line that ends like the first live one. The log may
 /// be a little behind.
 async fn join(
-    runtime: &dyn ContainerRuntime,
-    id: &ContainerId,
+    engine: Engine<'_>,
     log: &mut Log,
     channel: Channel,
     end: &[u8],
@@ -309,27 +314,10 @@ async fn join(
     let deadline = tokio::time::Instant::now() + LOG_DELAY;
     let mut given = 0;
     loop {
-        let mut line = log.pipe(channel).partial.clone();
-        let mut lines = 0;
-        for piece in tail(runtime, id, log, channel).await? {
-            line.extend_from_slice(&piece.bytes);
-            if !piece.bytes.ends_with(b"\n") {
-                continue;
-            }
-            let whole = std::mem::take(&mut line).freeze();
-            lines += 1;
-            if lines <= given {
-                continue;
-            }
-            given = lines;
-            let found = whole.ends_with(end);
-            to.send(Ok(OutputChunk {
-                channel,
-                bytes: whole,
-            }))
-            .await
-            .map_err(|_| Stop::Gone)?;
-            if found {
+        for entry in log.tail(engine, channel).await?.into_iter().skip(given) {
+            given += 1;
+            let pipe = log.pipe(channel);
+            if pipe.take(&entry, to).await? && pipe.ended_in(end) {
                 return Ok(());
             }
         }
@@ -346,107 +334,30 @@ async fn join(
 pub(super) fn ended(
     runtime: Arc<dyn ContainerRuntime>,
     id: ContainerId,
-    stored: PipeLines,
+    stored: OnRecord,
     tracker: &TaskTracker,
-) -> (OutputStream, tokio::sync::oneshot::Receiver<bool>) {
+) -> Pieces {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    let (tell, gap) = tokio::sync::oneshot::channel();
     tracker.spawn(async move {
-        let mut log = Log::after(stored);
-        if let Err(Stop::Failed(error)) = log.pass(runtime.as_ref(), &id, &sender).await {
+        let engine = (runtime.as_ref(), &id);
+        let run = async {
+            let mut log = Log::after(stored.lines);
+            let last = match log.first_pass(engine, &stored.head, &sender).await? {
+                Beginning::Whole => None,
+                Beginning::Lost => Some(stored.last.await),
+            };
+            to_the_end(engine, log, last, &sender).await
+        };
+        if let Err(Stop::Failed(error)) = run.await {
             let _ = sender.send(Err(error)).await;
-            return;
         }
-        for channel in [Channel::Stdout, Channel::Stderr] {
-            let pipe = log.pipe(channel);
-            let bytes: Bytes = std::mem::take(&mut pipe.partial).freeze();
-            if bytes.is_empty() {
-                continue;
-            }
-            // The end of the output ends its last line.
-            pipe.seen += 1;
-            if pipe.seen > pipe.skip {
-                let _ = sender.send(Ok(OutputChunk { channel, bytes })).await;
-            }
-        }
-        let _ = tell.send(log.is_short());
     });
-    (stream(receiver), gap)
+    stream(receiver)
 }
 
-fn stream(mut receiver: mpsc::Receiver<Result<OutputChunk>>) -> OutputStream {
+fn stream(mut receiver: mpsc::Receiver<Result<Piece>>) -> Pieces {
     futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx)).boxed()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use kandev_domain::InstanceId;
-    use kandev_runtime::docker::DockerRuntime;
-    use kandev_runtime::{ContainerSpec, LABEL_MANAGED, LABEL_OWNER, Labels, Network};
-
-    use super::*;
-
-    /// Takes its container away also when the test fails.
-    struct Gone(String);
-
-    impl Drop for Gone {
-        fn drop(&mut self) {
-            let _ = std::process::Command::new("docker")
-                .args(["rm", "-f", &self.0])
-                .output();
-        }
-    }
-
-    async fn read_until(output: &mut OutputStream, end: &[u8]) -> Vec<u8> {
-        let mut read = Vec::new();
-        while !read.ends_with(end) {
-            read.extend_from_slice(&output.next().await.expect("the output ended").unwrap().bytes);
-        }
-        read
-    }
-
-    /// The pause falls into the middle of a line: the log has not its beginning yet, and the attachment never will.
-    #[tokio::test]
-    async fn a_line_that_is_half_written_is_taken_up_whole() {
-        let runtime: Arc<dyn ContainerRuntime> =
-            Arc::new(DockerRuntime::connect(std::env::var("DOCKER_HOST").ok().as_deref()).unwrap());
-        let name = format!("kandev-test-{}", InstanceId::generate());
-        let script = "printf 'first\\nsecond\\nhal'; sleep 3; printf 'f\\nlast\\n'; sleep 60";
-        let spec = ContainerSpec {
-            name: name.clone(),
-            image: "kandev/shell-agent:latest".to_owned(),
-            entrypoint: Some(vec!["/bin/bash".to_owned(), "-c".to_owned(), script.to_owned()]),
-            args: Vec::new(),
-            env: BTreeMap::new(),
-            labels: Labels::from([
-                (LABEL_MANAGED.to_owned(), "true".to_owned()),
-                (LABEL_OWNER.to_owned(), name.clone()),
-            ]),
-            working_dir: "/".to_owned(),
-            mounts: Vec::new(),
-            memory_bytes: 64 << 20,
-            cpu_cores: 1.0,
-            pids_limit: 32,
-            network: Network::None,
-            user: None,
-            cap_add: Vec::new(),
-            log_max_bytes: 1 << 20,
-            log_max_files: 2,
-        };
-        let id = runtime.create(&spec).await.unwrap();
-        let _gone = Gone(name);
-        let mut before = runtime.attach(&id).await.unwrap();
-        runtime.start(&id).await.unwrap();
-        read_until(&mut before.output, b"hal").await;
-        drop(before);
-
-        let tracker = TaskTracker::new();
-        let stored = PipeLines { stdout: 1, stderr: 0 };
-        let mut taken = running(Arc::clone(&runtime), id, stored, &tracker).await.unwrap();
-        let read = read_until(&mut taken.attachment.output, b"last\n").await;
-        assert_eq!(String::from_utf8(read).unwrap(), "second\nhalf\nlast\n");
-        assert!(!taken.gap.await.unwrap());
-    }
-}
+mod tests;

@@ -280,11 +280,6 @@ impl Actor {
 
     /// Nothing more will come: every turn gets its end. The container goes when all of it is stored.
     pub(super) fn settle(&mut self) {
-        // The log has been read, and told in the same moment whether it was whole.
-        let gap = self.gap.take().and_then(|mut gap| gap.try_recv().ok());
-        if let Some(gap) = gap {
-            self.log_was_read(gap);
-        }
         if std::mem::take(&mut self.unread) {
             let reason = json!({"reason": "the rest of the output could not be read"});
             self.event(EventKind::Gap, &reason);

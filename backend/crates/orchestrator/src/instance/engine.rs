@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use kandev_acp::FrameWriter;
 use kandev_domain::LogLevel;
-use kandev_runtime::{Attachment, ContainerId};
+use kandev_runtime::ContainerId;
 
 use super::actor::{Actor, Connected, EngineDone, Link, Phase};
+use super::catch_up::Stdio;
 use super::pump;
 use crate::launch::{container_spec, labels};
 
@@ -14,7 +15,7 @@ impl Actor {
     pub(super) fn create(&mut self) {
         let shared = Arc::clone(&self.shared);
         let owner = shared.settings.owner.clone();
-        let spec = container_spec(&self.spec, &owner);
+        let spec = container_spec(&self.spec, &shared.settings);
         let mut volume_labels = labels(&self.spec, &owner);
         volume_labels.remove(kandev_runtime::LABEL_INSTANCE);
         volume_labels.remove(kandev_runtime::LABEL_TASK);
@@ -38,7 +39,8 @@ impl Actor {
                 let attachment = runtime.attach(&id).await?;
                 let exit = runtime.wait(&id).await?;
                 runtime.start(&id).await?;
-                Ok(Connected { attachment, exit })
+                let stdio = attachment.into();
+                Ok(Connected { stdio, exit })
             };
             EngineDone::Connected(connect.await)
         }));
@@ -86,13 +88,13 @@ impl Actor {
     }
 
     pub(super) fn link(&mut self, connected: Connected) {
-        self.link_to(connected.attachment, false);
+        self.link_to(connected.stdio, false);
         self.exit = Some(connected.exit);
     }
 
-    pub(super) fn link_to(&mut self, attachment: Attachment, from_log: bool) {
+    pub(super) fn link_to(&mut self, stdio: Stdio, from_log: bool) {
         let tracker = &self.shared.tracker;
-        let Attachment { stdin, output } = attachment;
+        let Stdio { stdin, output } = stdio;
         let writer = FrameWriter::spawn(stdin, tracker);
         self.link = Some(Link {
             written: writer.written(),

@@ -19,8 +19,9 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::actor::{Actor, Phase, SessionRef};
+use super::choices::{self, Offered, Setting, Step};
 use super::ending::{Cause, Failure};
-use crate::launch::OnLost;
+use crate::launch::{OnLost, ResumeFrom};
 
 /// What an answer of the agent's belongs to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,16 +31,8 @@ pub(super) enum Call {
     NewSession,
     /// `session/load` or `session/resume`.
     OldSession,
-    Configure(Setting),
+    Configure(Step),
     Prompt(TurnId),
-}
-
-/// Something to set before the first turn.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) enum Setting {
-    Mode(String),
-    Model(String),
-    Option(String, Value),
 }
 
 /// The details of `auth_required`.
@@ -55,6 +48,8 @@ struct AuthRequired<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Replay {
     pub updates: u64,
+    /// How many of them are in the lines that are counted on record.
+    pub stored: u64,
 }
 
 impl Actor {
@@ -145,18 +140,16 @@ impl Actor {
                     &error,
                 );
             }
-            (Call::Configure(setting), Err(error)) => {
-                let message = format!("the agent refused {}: {}", setting.describe(), error.message);
-                self.fail_with(FailureCode::HandshakeFailed, message, &error);
-            }
-            (Call::Configure(_), Ok(result)) => {
-                let info = self
-                    .agent
-                    .as_ref()
-                    .map(|a| dialect::session_established(a.dialect, &result));
-                if let Some(options) = info.and_then(|info| info.config_options) {
-                    self.facet("config_options", &options);
+            (Call::Configure(step), Err(error)) => {
+                let message = format!("the agent refused {}: {}", step.setting.describe(), error.message);
+                if !step.again {
+                    return self.fail_with(FailureCode::HandshakeFailed, message, &error);
                 }
+                self.log(LogLevel::Warn, format!("{message}; the session had it before"));
+                self.configure_next();
+            }
+            (Call::Configure(step), Ok(result)) => {
+                self.was_set(&step.setting, &result);
                 self.configure_next();
             }
             (Call::Prompt(turn), outcome) => self.prompt_answered(turn, outcome),
@@ -179,7 +172,7 @@ impl Actor {
         let cwd = self.spec.agent_type.working_dir.clone();
         let servers = std::mem::take(&mut self.spec.mcp_servers);
         let none = Map::new();
-        let resume = self.spec.resume.clone();
+        let resume = self.resuming().cloned();
         let call = match resume {
             None => (Call::NewSession, dialect.session_new(&cwd, &servers, &none)),
             Some(resume) => {
@@ -265,16 +258,23 @@ impl Actor {
             LogLevel::Warn,
             format!("{message}; a fresh session is started, as the launch allows"),
         );
-        self.spec.resume = None;
+        if let Some(resume) = &mut self.spec.resume {
+            resume.lost = true;
+        }
         self.replay = None;
         self.open_session();
+    }
+
+    /// The session to go on with, unless it is lost.
+    fn resuming(&self) -> Option<&ResumeFrom> {
+        self.spec.resume.as_ref().filter(|resume| !resume.lost)
     }
 
     fn session_established(&mut self, result: &RawValue, how: &'static str) {
         let Some(agent) = &self.agent else { return };
         let dialect = agent.dialect;
         let info = dialect::session_established(dialect, result);
-        let resumed = self.spec.resume.as_ref();
+        let resumed = self.resuming();
         let id = info
             .session_id
             .clone()
@@ -308,11 +308,15 @@ impl Actor {
         let data = json!({"session_id": id, "how": how, "replayed_updates": replayed});
         self.event(EventKind::Session, &data);
         for (facet, value) in std::mem::take(&mut self.early_facets) {
-            self.facet(facet, &value);
+            self.outbox.facet(SessionFacet {
+                session_key: key,
+                facet: facet.into(),
+                value: String::from(Box::<str>::from(value)),
+            });
         }
         self.keep_facets(&info);
         self.outbox.durable();
-        self.plan_configuration();
+        self.plan_configuration(&info);
         self.configure_next();
     }
 
@@ -354,50 +358,74 @@ impl Actor {
     /// established.
     pub(super) fn facet(&mut self, facet: &'static str, value: &RawValue) {
         let Some(session) = &self.session else {
-            self.early_facets.insert(facet, value.to_owned());
+            self.early_facets.insert(facet.to_owned(), value.to_owned());
             return;
         };
-        let facet = SessionFacet {
+        self.outbox.facet(SessionFacet {
             session_key: session.key,
-            facet,
+            facet: facet.into(),
             value: value.get().to_owned(),
-        };
-        self.outbox.facet(facet);
+        });
     }
 
-    fn plan_configuration(&mut self) {
-        let options = &self.spec.options;
-        self.configure = options
-            .mode
-            .iter()
-            .map(|mode| Setting::Mode(mode.clone()))
-            .chain(options.model.iter().map(|model| Setting::Model(model.clone())))
-            .chain(
-                options
-                    .config_options
-                    .iter()
-                    .map(|(id, value)| Setting::Option(id.clone(), value.clone())),
-            )
-            .collect();
+    /// What has to be set before the first turn, after what the agent says of its session.
+    fn plan_configuration(&mut self, info: &dialect::SessionInfo) {
+        let offered = Offered::new(
+            info.modes.as_deref(),
+            info.models.as_deref(),
+            info.config_options.as_deref(),
+        );
+        let before = self.spec.resume.as_ref().map(|resume| resume.chosen.clone());
+        self.configure = choices::plan(&self.spec.options, &before.unwrap_or_default(), &offered);
+        self.chosen = offered.chosen();
+        // What an earlier instance was in is not what this one is in.
+        if let Some(mode) = self.chosen.mode.clone() {
+            self.facet_value("current_mode", &json!(mode));
+        }
+        if let Some(model) = self.chosen.model.clone() {
+            self.facet_value("current_model", &json!(model));
+        }
     }
 
     fn configure_next(&mut self) {
-        let Some(setting) = self.configure.pop_front() else {
-            return self.ready();
+        let step = loop {
+            match self.configure.pop_front() {
+                None => return self.ready(),
+                Some(step) if self.chosen.has(&step.setting) => {}
+                Some(step) => break step,
+            }
         };
         let (Some(agent), Some(session)) = (&self.agent, &self.session) else {
             return;
         };
-        let call = match &setting {
+        let call = match &step.setting {
             Setting::Mode(mode) => agent.dialect.set_mode(&session.id, mode),
             Setting::Model(model) => agent.dialect.set_model(&session.id, model),
             Setting::Option(id, value) => agent.dialect.set_config_option(&session.id, id, value),
         };
         if let Some(call) = call {
-            return self.call(Call::Configure(setting), call);
+            return self.call(Call::Configure(step), call);
         }
-        let message = format!("the agent's protocol has no {}", setting.describe());
+        let message = format!("the agent's protocol has no {}", step.setting.describe());
         self.fail(FailureCode::HandshakeFailed, message);
+    }
+
+    /// The agent has taken a setting. It need not tell so itself.
+    fn was_set(&mut self, setting: &Setting, result: &RawValue) {
+        self.chosen.see(setting);
+        match setting {
+            Setting::Mode(mode) => self.facet_value("current_mode", &json!(mode)),
+            Setting::Model(model) => self.facet_value("current_model", &json!(model)),
+            Setting::Option(..) => {}
+        }
+        let info = self
+            .agent
+            .as_ref()
+            .map(|a| dialect::session_established(a.dialect, result));
+        if let Some(options) = info.and_then(|info| info.config_options) {
+            self.chosen.see_options(&options);
+            self.facet("config_options", &options);
+        }
     }
 
     fn ready(&mut self) {
@@ -412,15 +440,5 @@ impl Actor {
         });
         self.event(EventKind::Status, &json!({"status": InstanceStatus::Running}));
         self.next_turn();
-    }
-}
-
-impl Setting {
-    fn describe(&self) -> String {
-        match self {
-            Self::Mode(mode) => format!("mode '{mode}'"),
-            Self::Model(model) => format!("model '{model}'"),
-            Self::Option(id, _) => format!("option '{id}'"),
-        }
     }
 }

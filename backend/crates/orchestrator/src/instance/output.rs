@@ -1,6 +1,9 @@
 //! What a line of output means.
 
+use std::time::SystemTime;
+
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use kandev_acp::permission::{choose, permission_response};
 use kandev_acp::{Dialect, Effect as Said, Id, Incoming, Line, RpcError, outgoing, read_update};
 use kandev_domain::status::PermissionPolicy;
@@ -12,6 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::actor::{Actor, Phase};
+use super::catch_up::Gap;
 use super::handshake::Call;
 
 /// The event's data.
@@ -27,6 +31,8 @@ impl Actor {
     /// The next line of the agent's.
     pub(super) fn line(&mut self, channel: Channel, line: Line) {
         let source = self.outbox.count(channel);
+        let (Line::Complete(text) | Line::Oversized { prefix: text }) = &line;
+        self.head.see(channel, text);
         match (channel, line) {
             (Channel::Stderr, Line::Complete(line) | Line::Oversized { prefix: line }) => {
                 let text = String::from_utf8_lossy(&line);
@@ -160,15 +166,21 @@ impl Actor {
                 self.facet("plan", entries);
             }
             Said::Usage(usage) => self.facet("usage", usage),
-            Said::Mode(mode) => self.facet_value("current_mode", &json!(mode)),
-            Said::ConfigOptions(options) => self.facet("config_options", options),
+            Said::Mode(mode) => {
+                self.chosen.mode = Some(mode.to_string());
+                self.facet_value("current_mode", &json!(mode));
+            }
+            Said::ConfigOptions(options) => {
+                self.chosen.see_options(options);
+                self.facet("config_options", options);
+            }
             Said::Commands(commands) => self.facet("commands", commands),
             Said::Title(title) => self.facet_value("title", &json!(title)),
             Said::TurnEnd(end) => self.turn_ended_by_update(end),
         }
     }
 
-    fn facet_value(&mut self, facet: &'static str, value: &Value) {
+    pub(super) fn facet_value(&mut self, facet: &'static str, value: &Value) {
         if let Ok(raw) = serde_json::value::to_raw_value(value) {
             self.facet(facet, &raw);
         }
@@ -218,6 +230,39 @@ impl Actor {
         self.event(EventKind::PermissionResolved, &resolved);
         self.outbox.durable();
         self.send(outgoing::respond(id, &response));
+    }
+
+    /// The engine's log could not give everything.
+    pub(super) fn output_is_missing(&mut self, gap: Gap) {
+        let time = |at: Option<SystemTime>| at.map(DateTime::<Utc>::from);
+        let stored = self.outbox.lines();
+        let (reason, mut data) = match gap {
+            Gap::Rotated {
+                log_begins,
+                stored_until,
+            } => (
+                "the engine's log has lost lines that are not stored: it was rotated away",
+                json!({
+                    "stored_lines": {"stdout": stored.stdout, "stderr": stored.stderr},
+                    "stored_until": time(stored_until), "log_begins_at": time(log_begins),
+                }),
+            ),
+            Gap::Short => (
+                "the engine's log has less than is stored",
+                json!({"stored_lines": {"stdout": stored.stdout, "stderr": stored.stderr}}),
+            ),
+            Gap::Characters { channel, characters } => (
+                "the engine's log has spoilt characters of a long line",
+                json!({
+                    "stream": match channel { Channel::Stdout => LogStream::Stdout, Channel::Stderr => LogStream::Stderr },
+                    "line": match channel { Channel::Stdout => stored.stdout, Channel::Stderr => stored.stderr },
+                    "characters": characters,
+                }),
+            ),
+        };
+        self.log(LogLevel::Error, reason.to_owned());
+        data["reason"] = json!(reason);
+        self.event(EventKind::Gap, &data);
     }
 
     /// The pipes closed, or the connection to the engine broke.

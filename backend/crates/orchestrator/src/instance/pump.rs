@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use kandev_acp::{Line, LineDecoder};
-use kandev_runtime::{Channel, OutputStream, RuntimeError};
+use kandev_runtime::{Channel, RuntimeError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use super::catch_up::{Gap, Piece, Pieces};
 
 /// A line of stderr longer than this is cut into pieces.
 const STDERR_LINE: usize = 1 << 20;
@@ -18,26 +20,30 @@ const QUEUE: usize = 64;
 const SLACK: usize = 8 << 20;
 
 /// A piece of output.
-pub(crate) enum Output {
+pub(super) enum Output {
     /// Lines, in order.
     Lines {
         lines: Vec<(Channel, Line)>,
         /// Held until the lines are taken.
         _bytes: OwnedSemaphorePermit,
     },
+    /// Something is missing here.
+    Gap(Gap),
+    /// Everything up to the moment of taking up has come.
+    CaughtUp,
     /// There is no more: the container's pipes closed, or the connection broke.
     End(Option<RuntimeError>),
 }
 
 /// The reading end of a pump.
-pub(crate) struct Pump {
+pub(super) struct Pump {
     pub output: mpsc::Receiver<Output>,
     /// Stops reading, which closes the connection to the engine.
     pub abort: CancellationToken,
 }
 
 /// Starts to read.
-pub(crate) fn start(stream: OutputStream, max_line: usize, tracker: &TaskTracker) -> Pump {
+pub(super) fn start(stream: Pieces, max_line: usize, tracker: &TaskTracker) -> Pump {
     let (sender, output) = mpsc::channel(QUEUE);
     let abort = CancellationToken::new();
     let stop = abort.clone();
@@ -50,15 +56,23 @@ pub(crate) fn start(stream: OutputStream, max_line: usize, tracker: &TaskTracker
     Pump { output, abort }
 }
 
-async fn pump(mut stream: OutputStream, max_line: usize, sender: mpsc::Sender<Output>) {
+async fn pump(mut stream: Pieces, max_line: usize, sender: mpsc::Sender<Output>) {
     let room = Arc::new(Semaphore::new((max_line + SLACK).min(Semaphore::MAX_PERMITS)));
     let limit = max_line + SLACK;
     let mut stdout = LineDecoder::new(max_line);
     let mut stderr = LineDecoder::new(STDERR_LINE);
     let mut error = None;
-    while let Some(chunk) = stream.next().await {
-        let chunk = match chunk {
-            Ok(chunk) => chunk,
+    while let Some(piece) = stream.next().await {
+        let chunk = match piece {
+            Ok(Piece::Output(chunk)) => chunk,
+            Ok(Piece::Gap(gap)) => match sender.send(Output::Gap(gap)).await {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+            Ok(Piece::CaughtUp) => match sender.send(Output::CaughtUp).await {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
             Err(e) => {
                 error = Some(e);
                 break;

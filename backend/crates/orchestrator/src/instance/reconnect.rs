@@ -7,24 +7,26 @@ use bytes::Bytes;
 use kandev_acp::peer::Peer;
 use kandev_acp::{Dialect, dialect};
 use kandev_domain::content::Prompt;
-use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, TurnId};
+use kandev_domain::{FailureCode, InstanceId, InstanceStatus, LogLevel, TurnId};
 use kandev_runtime::{ContainerId, ContainerRuntime, ContainerState, ExitStatus, RuntimeError};
-use kandev_store::journal::PipeLines;
-use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use kandev_store::journal::{LastLines, PipeLines};
+use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::actor::{Actor, Connected, EngineDone, Phase};
-use super::catch_up;
+use super::catch_up::{self, OnRecord};
 use super::handshake::Replay;
 use super::saved::{Saved, SavedPhase};
 use super::turns::{Cancel, Running};
+use crate::Shared;
 
 /// How long the agent gets to show that a frame reached it of which that is not known.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 /// How often an engine that is away is asked again.
 pub(super) const ENGINE_RETRY: Duration = Duration::from_secs(1);
+/// The same of the database.
+const DATABASE_RETRY: Duration = Duration::from_secs(1);
 
 /// What a process has to know of an instance to take it up.
 #[derive(Debug)]
@@ -44,8 +46,8 @@ pub(crate) struct TakeUp {
 pub(super) enum Reconnected {
     /// It had never been started, and is now.
     Started(Connected),
-    /// Its output goes on after what is stored. Told later: whether something is missing.
-    Found(Connected, oneshot::Receiver<bool>),
+    /// Its output goes on after what is stored.
+    Found(Connected),
     /// It has ended, and its output is in the engine's log.
     Ended(ExitStatus),
 }
@@ -80,10 +82,16 @@ impl Actor {
             });
         self.peer.set_lenient_ids(lenient);
         self.session = saved.session;
-        self.replay = saved.replaying.then(Replay::default);
+        self.replay = saved.replaying.map(|stored| Replay {
+            updates: stored,
+            stored,
+        });
         self.authenticated = saved.authenticated;
         self.configure = saved.configure;
+        self.chosen = saved.chosen;
+        self.early_facets = saved.early_facets;
         self.kandev = saved.kandev;
+        self.head = saved.head;
         self.ambiguous = saved.unwritten.into_iter().map(Bytes::from).collect();
         self.turns.last = saved.last_turn;
         self.turns.count = saved.turn_count;
@@ -160,10 +168,10 @@ impl Actor {
     fn reconnect(&mut self, container: ContainerId) {
         let runtime = Arc::clone(&self.shared.runtime);
         let tracker = self.shared.tracker.clone();
-        let lines = self.taken_lines;
+        let on_record = self.on_record(self.taken_lines);
         self.engine = Some(Box::pin(async move {
             loop {
-                match find(Arc::clone(&runtime), &container, lines, &tracker).await {
+                match find(Arc::clone(&runtime), &container, on_record(), &tracker).await {
                     // The engine may be on its way back together with us.
                     Err(error) if error.is_transient() => {
                         tracing::warn!(%error, "the container cannot be taken up yet");
@@ -175,17 +183,25 @@ impl Actor {
         }));
     }
 
+    /// What is on record of the output, of which so many lines have been counted. Made anew for each try.
+    pub(super) fn on_record(&self, lines: PipeLines) -> impl Fn() -> OnRecord + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        let (id, head) = (self.spec.id, self.head.clone());
+        move || OnRecord {
+            lines,
+            head: head.clone(),
+            last: Box::pin(last_lines(Arc::clone(&shared), id, lines)),
+            log_file_bytes: shared.settings.log_file_bytes,
+        }
+    }
+
     pub(super) fn reconnected(&mut self, found: Result<Reconnected, RuntimeError>) {
         let Phase::Reconnecting(phase) = self.phase else {
             return;
         };
         let connected = match found {
             Err(error) => return self.lost(format!("the container could not be taken up: {error}")),
-            Ok(Reconnected::Started(connected)) => connected,
-            Ok(Reconnected::Found(connected, gap)) => {
-                self.gap = Some(gap);
-                connected
-            }
+            Ok(Reconnected::Started(connected) | Reconnected::Found(connected)) => connected,
             Ok(Reconnected::Ended(status)) => {
                 if let Some(cause) = self.taken_cause.take() {
                     self.end(cause);
@@ -227,12 +243,7 @@ impl Actor {
     }
 
     /// The log has been read up to now.
-    pub(super) fn log_was_read(&mut self, gap: bool) {
-        if gap {
-            let reason = "the engine's log has less than is stored: it was rotated away";
-            self.log(LogLevel::Error, reason.to_owned());
-            self.event(EventKind::Gap, &json!({"reason": reason}));
-        }
+    pub(super) fn caught_up(&mut self) {
         if !self.ambiguous.is_empty() {
             self.resend_at = Some(Instant::now() + SIGN_OF_LIFE);
         }
@@ -264,7 +275,7 @@ impl Actor {
 async fn find(
     runtime: Arc<dyn ContainerRuntime>,
     id: &ContainerId,
-    lines: PipeLines,
+    stored: OnRecord,
     tracker: &TaskTracker,
 ) -> Result<Reconnected, RuntimeError> {
     match runtime.inspect(id).await? {
@@ -272,21 +283,33 @@ async fn find(
             let attachment = runtime.attach(id).await?;
             let exit = runtime.wait(id).await?;
             runtime.start(id).await?;
-            Ok(Reconnected::Started(Connected { attachment, exit }))
+            let stdio = attachment.into();
+            Ok(Reconnected::Started(Connected { stdio, exit }))
         }
         ContainerState::Running => {
             let exit = runtime.wait(id).await?;
             // Left paused by a process that ended while it took the instance up.
             runtime.unpause(id).await?;
-            let taken = catch_up::running(runtime, id.clone(), lines, tracker).await?;
-            Ok(Reconnected::Found(
-                Connected {
-                    attachment: taken.attachment,
-                    exit,
-                },
-                taken.gap,
-            ))
+            let stdio = catch_up::running(runtime, id.clone(), stored, tracker).await?;
+            Ok(Reconnected::Found(Connected { stdio, exit }))
         }
         ContainerState::Exited(status) => Ok(Reconnected::Ended(status)),
+    }
+}
+
+/// Reads the last lines that are stored. A database that is away is waited for.
+async fn last_lines(shared: Arc<Shared>, id: InstanceId, lines: PipeLines) -> LastLines {
+    loop {
+        match kandev_store::journal::last_lines(&shared.pool, id, lines).await {
+            Ok(last) => return last,
+            Err(error) if error.is_transient() => tokio::time::sleep(DATABASE_RETRY).await,
+            Err(error) => {
+                tracing::error!(%error, "what is stored of the output cannot be read");
+                return LastLines {
+                    lines,
+                    ..LastLines::default()
+                };
+            }
+        }
     }
 }

@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kandev_domain::LogLevel;
-use kandev_runtime::Attachment;
 use tokio::time::Instant;
 
 use super::actor::{Actor, Phase};
-use super::catch_up;
+use super::catch_up::{self, Stdio};
 use super::pump::{DRAIN_SILENCE, LOG_SILENCE};
 
 /// How long output may wait for the database before an end does not wait for it any more.
@@ -69,11 +68,12 @@ impl Actor {
         };
         self.unread = false;
         let runtime = Arc::clone(&self.shared.runtime);
-        let lines = self.outbox.lines();
-        let (output, gap) = catch_up::ended(runtime, container, lines, &self.shared.tracker);
-        self.gap = Some(gap);
-        let stdin = Box::pin(tokio::io::sink());
-        self.link_to(Attachment { stdin, output }, true);
+        let on_record = self.on_record(self.outbox.lines());
+        let stdio = Stdio {
+            stdin: Box::pin(tokio::io::sink()),
+            output: catch_up::ended(runtime, container, on_record(), &self.shared.tracker),
+        };
+        self.link_to(stdio, true);
         self.phase = Phase::Draining {
             until: Instant::now() + LOG_SILENCE,
         };

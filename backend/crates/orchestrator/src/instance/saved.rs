@@ -4,7 +4,7 @@
 //! whenever it has changed. Deadlines are not in it: they begin anew, but for the instance's life, which counts from its
 //! launch.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use kandev_acp::KandevState;
 use kandev_acp::peer::Snapshot;
@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::actor::{Actor, Phase, SessionRef};
+use super::choices::{Choices, Step};
 use super::ending::Cause;
-use super::handshake::{Call, Setting};
+use super::handshake::Call;
+use super::marks::Head;
 use super::verdict::Verdict;
 use crate::launch::ResumeFrom;
 
@@ -33,9 +35,16 @@ pub(crate) struct Saved {
     /// The answer to `initialize`.
     pub(super) agent: Option<Box<RawValue>>,
     pub(super) session: Option<SessionRef>,
-    pub(super) replaying: bool,
+    /// A history is sent again that is on record; so much of it has come.
+    pub(super) replaying: Option<u64>,
     pub(super) authenticated: bool,
-    pub(super) configure: VecDeque<Setting>,
+    pub(super) configure: VecDeque<Step>,
+    /// What the agent says is chosen, while something is to be set.
+    #[serde(default)]
+    pub(super) chosen: Choices,
+    /// What it said before its session was established.
+    #[serde(default)]
+    pub(super) early_facets: BTreeMap<String, Box<RawValue>>,
     pub(crate) resume: Option<ResumeFrom>,
     pub(super) kandev: KandevState,
     pub(super) running: Option<SavedTurn>,
@@ -44,6 +53,9 @@ pub(crate) struct Saved {
     pub(super) ended_turns: u32,
     /// Frames that may not have reached the agent, in order.
     pub(super) unwritten: Vec<String>,
+    /// What the container's output began with.
+    #[serde(default)]
+    pub(super) head: Head,
 }
 
 /// How far the instance had come.
@@ -95,9 +107,15 @@ impl Actor {
             peer: self.peer.snapshot(),
             agent: self.agent.as_ref().map(|a| a.raw.clone()),
             session: self.session.clone(),
-            replaying: self.replay.is_some(),
+            replaying: self.replay.as_ref().map(|replay| replay.stored),
             authenticated: self.authenticated,
             configure: self.configure.clone(),
+            chosen: if matches!(self.phase, Phase::Ready) {
+                Choices::default()
+            } else {
+                self.chosen.clone()
+            },
+            early_facets: self.early_facets.clone(),
             resume: self.spec.resume.clone(),
             kandev: self.kandev.clone(),
             running: self.turns.running.as_ref().map(|r| SavedTurn {
@@ -114,6 +132,7 @@ impl Actor {
                 .chain(self.unwritten.iter().map(|(_, frame)| frame))
                 .map(|frame| String::from_utf8_lossy(frame).into_owned())
                 .collect(),
+            head: self.head.clone(),
         }
     }
 }

@@ -5,7 +5,6 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use kandev_acp::FrameWriter;
-use tokio::sync::oneshot;
 
 use super::actor::{Link, Phase};
 use super::pump::Output;
@@ -15,15 +14,6 @@ use crate::slots::Slot;
 pub(super) async fn next<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
     match future {
         Some(future) => future.as_mut().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits until it is known whether something is missing.
-pub(super) async fn known(gap: &mut Option<oneshot::Receiver<bool>>) -> bool {
-    match gap {
-        // The reading was given up: it has told why by another way.
-        Some(gap) => gap.await.unwrap_or(false),
         None => std::future::pending().await,
     }
 }

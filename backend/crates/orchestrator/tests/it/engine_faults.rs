@@ -16,6 +16,14 @@ fn refused() -> RuntimeError {
     }
 }
 
+fn disk_full() -> RuntimeError {
+    RuntimeError::Refused {
+        operation: "create",
+        status: Some(500),
+        message: "mkdir /var/lib/docker/overlay2/1: no space left on device".to_owned(),
+    }
+}
+
 fn away() -> RuntimeError {
     RuntimeError::Unavailable("gone for lunch".to_owned())
 }
@@ -86,6 +94,14 @@ async fn a_volume_whose_answer_is_lost() {
 #[tokio::test]
 async fn no_container() {
     fails(Step::Create, Moment::Before, refused, CREATE, Told::Failed).await;
+}
+
+#[tokio::test]
+async fn an_engine_whose_disk_is_full() {
+    for step in [Step::EnsureVolume, Step::Create] {
+        fails(step, Moment::Before, disk_full, CREATE, Told::TryAgain).await;
+    }
+    fails(Step::Start, Moment::Before, disk_full, CREATE, Told::Launched).await;
 }
 
 #[tokio::test]

@@ -99,6 +99,10 @@ settings! {
     max_instances: Count, "KANDEV_MAX_INSTANCES", "N";
     #[doc = "How many prompts may wait for one instance [env: KANDEV_MAX_PROMPT_QUEUE] [default: 16]"]
     max_prompt_queue: Count, "KANDEV_MAX_PROMPT_QUEUE", "N";
+    #[doc = "Size of one file of the engine's log of a container [env: KANDEV_CONTAINER_LOG_FILE_BYTES] [default: 67108864]"]
+    container_log_file_bytes: Bytes, "KANDEV_CONTAINER_LOG_FILE_BYTES", "BYTES";
+    #[doc = "How many such files are kept [env: KANDEV_CONTAINER_LOG_FILES] [default: 3]"]
+    container_log_files: Count, "KANDEV_CONTAINER_LOG_FILES", "N";
     #[doc = "How often the engine's containers are compared with the database [env: KANDEV_RECONCILE_INTERVAL_SECONDS] [default: 60]"]
     reconcile_interval_seconds: Seconds, "KANDEV_RECONCILE_INTERVAL_SECONDS", "SECONDS";
     #[doc = "Age at which a container that no instance knows is removed [env: KANDEV_ORPHAN_GRACE_SECONDS] [default: 60]"]

@@ -123,6 +123,10 @@ pub struct Config {
     pub max_instances: usize,
     /// How many prompts may wait for one instance.
     pub max_prompt_queue: usize,
+    /// Size of one file of the engine's log of a container, in bytes.
+    pub container_log_file_bytes: usize,
+    /// How many such files are kept. What an agent says beyond that while no server runs is lost.
+    pub container_log_files: usize,
     /// How often the engine's containers are compared with the database.
     pub reconcile_interval: Duration,
     /// How old a container that no instance knows must be before it is removed.
@@ -243,6 +247,16 @@ impl Config {
                 .0,
             max_prompt_queue: report
                 .or("max_prompt_queue", layer.max_prompt_queue, || values::Count(16))
+                .0,
+            container_log_file_bytes: report
+                .or("container_log_file_bytes", layer.container_log_file_bytes, || {
+                    values::Bytes(64 << 20)
+                })
+                .0,
+            container_log_files: report
+                .or("container_log_files", layer.container_log_files, || {
+                    values::Count(3)
+                })
                 .0,
             reconcile_interval: report
                 .or(

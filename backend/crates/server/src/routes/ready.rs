@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -26,6 +27,7 @@ pub struct Readiness {
 struct Dependencies {
     postgres: Postgres,
     docker: Docker,
+    journal: Journal,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
@@ -53,6 +55,16 @@ struct Docker {
     error: Option<String>,
 }
 
+/// Whether what happens is stored. Agents are held back while it is not.
+#[derive(Debug, Serialize, ToSchema)]
+struct Journal {
+    status: ReadyStatus,
+    /// Since when something waits to be stored.
+    waiting_since: Option<DateTime<Utc>>,
+    /// Why.
+    error: Option<String>,
+}
+
 /// Readiness
 #[utoipa::path(
     get, path = "/ready", tag = "service",
@@ -63,9 +75,9 @@ struct Docker {
 )]
 pub async fn ready(State(state): State<AppState>) -> Response {
     let (postgres, docker) = tokio::join!(check_postgres(&state), check_docker(&state));
-    let good = postgres.status == ReadyStatus::Ok
-        && docker.status == ReadyStatus::Ok
-        && !state.stopping.is_cancelled();
+    let journal = check_journal(&state);
+    let parts = [postgres.status, docker.status, journal.status];
+    let good = parts.iter().all(|status| *status == ReadyStatus::Ok) && !state.stopping.is_cancelled();
     let (status, http_status) = if good {
         (ReadyStatus::Ok, StatusCode::OK)
     } else {
@@ -73,7 +85,11 @@ pub async fn ready(State(state): State<AppState>) -> Response {
     };
     let body = Json(Readiness {
         status,
-        dependencies: Dependencies { postgres, docker },
+        dependencies: Dependencies {
+            postgres,
+            docker,
+            journal,
+        },
     });
     let mut response = (http_status, body).into_response();
     response.extensions_mut().insert(OwnBody);
@@ -86,10 +102,12 @@ fn late<E>(_: E) -> String {
 
 async fn check_postgres(state: &AppState) -> Postgres {
     let started = Instant::now();
-    let query = sqlx::query("SELECT 1").execute(&state.pool);
+    let query = sqlx::query_scalar::<_, bool>("SELECT current_setting('transaction_read_only')::bool")
+        .fetch_one(&state.pool);
     let result = tokio::time::timeout(LIMIT, query).await.map_err(late);
-    match result.and_then(|answer| answer.map_err(|error| error.to_string())) {
-        Ok(_) => {
+    let answer = result.and_then(|answer| answer.map_err(|error| error.to_string()));
+    match answer.and_then(|read_only| takes_writes(!read_only)) {
+        Ok(()) => {
             let latency_ms = Some(started.elapsed().as_micros() as f64 / 1e3);
             Postgres {
                 status: ReadyStatus::Ok,
@@ -102,6 +120,26 @@ async fn check_postgres(state: &AppState) -> Postgres {
             latency_ms: None,
             error: Some(error),
         },
+    }
+}
+
+/// A standby, or a server that the operator has closed to writes, answers all the same.
+fn takes_writes(it_does: bool) -> Result<(), String> {
+    it_does
+        .then_some(())
+        .ok_or_else(|| "it takes no writes".to_owned())
+}
+
+fn check_journal(state: &AppState) -> Journal {
+    let trouble = state.orchestrator.journal_trouble();
+    Journal {
+        status: if trouble.is_none() {
+            ReadyStatus::Ok
+        } else {
+            ReadyStatus::Unavailable
+        },
+        waiting_since: trouble.as_ref().map(|trouble| trouble.since),
+        error: trouble.map(|trouble| trouble.error),
     }
 }
 

@@ -11,7 +11,7 @@ use sqlx::Row as _;
 use crate::support::Stack;
 
 /// Every line of the agent's stdout that is stored, by its number.
-async fn stored_stdout(stack: &Stack, id: &str) -> BTreeMap<u64, Vec<u8>> {
+pub(crate) async fn stored_stdout(stack: &Stack, id: &str) -> BTreeMap<u64, Vec<u8>> {
     let pool = stack.database.pool().await;
     let sql = "SELECT body FROM journal WHERE instance_id = $1::uuid ORDER BY first_seq";
     let rows = sqlx::query(sql).bind(id).fetch_all(&pool).await.unwrap();
@@ -229,6 +229,62 @@ async fn a_server_that_is_asked_to_end_leaves_its_agents_running() {
     assert_eq!(turn_ended(&stack, &id, &turn).await["status"], "completed");
     assert_eq!(stack.containers(), container);
     assert_whole(&stack, &id).await;
+}
+
+/// A cursor is a place in one history, before and after the server's death.
+#[tokio::test]
+async fn a_cursor_is_good_at_the_next_server_for_its_own_history_alone() {
+    let mut stack = Stack::start().await;
+    let (long, short) = (launch(&stack).await, launch(&stack).await);
+    stack.turn(&long, "/flood 200 20").await;
+    let turn = stack.prompt(&long, "/slow 20 100").await;
+    let path = format!("/agents/{long}/events");
+    let mut reader = stack.follow(&path, None).await;
+    let mut last = 0;
+    while last < 210 {
+        last = reader.next().await.unwrap().id;
+    }
+    drop(reader);
+    stack.kill().await;
+    stack.boot().await;
+    let mut reader = stack.follow(&path, Some(last)).await;
+    let frames = reader.until(|f| f.event == "turn_ended").await;
+    assert_eq!(
+        frames.iter().map(|f| f.id).collect::<Vec<_>>(),
+        (last + 1..).take(frames.len()).collect::<Vec<_>>()
+    );
+    assert_eq!(turn_ended(&stack, &long, &turn).await["status"], "completed");
+    let other = format!("/agents/{short}/events");
+    assert_eq!(stack.try_follow(&other, Some(last)).await.status(), 400);
+    let length = stack.events(&short).await.len() as i64;
+    let mut reader = stack.follow(&other, Some(length)).await;
+    stack.turn(&short, "/say mine").await;
+    let first = reader.next().await.unwrap();
+    assert_eq!(
+        (first.id, &first.data["instance_id"]),
+        (length + 1, &json!(short))
+    );
+    stack.settle().await;
+}
+
+/// Two pipes at once: in the engine's log their times are not quite in order.
+#[tokio::test]
+async fn lines_of_two_pipes_are_taken_up_once() {
+    let mut stack = Stack::start().await;
+    let id = launch(&stack).await;
+    let script = "/stderr-flood 100 100\n/say x\n/sleep 250\n".repeat(20);
+    let turn = stack.prompt(&id, &script).await;
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        stack.kill().await;
+        stack.boot().await;
+    }
+    assert_eq!(turn_ended(&stack, &id, &turn).await["status"], "completed");
+    assert_whole(&stack, &id).await;
+    assert_eq!(stack.logs(&id, "stderr").await.len(), 2000);
+    let events = stack.events(&id).await;
+    assert!(events.iter().all(|e| e["kind"] != "gap"));
+    stack.settle().await;
 }
 
 /// Moments for the kills: any will do, and the same ones again when it fails.

@@ -143,7 +143,7 @@ async fn sessions_keep_the_latest_of_each_facet(pool: PgPool) {
     let facet = |value: &str| {
         Change::Facet(SessionFacet {
             session_key: new,
-            facet: "plan",
+            facet: "plan".into(),
             value: value.to_owned(),
         })
     };

@@ -28,11 +28,14 @@ pub struct SessionState {
     auth_methods: Option<Box<RawValue>>,
     #[schema(value_type = Option<Object>)]
     modes: Option<Box<RawValue>>,
-    /// The id of the mode it was last in, where it changed since it was established.
+    /// The id of the mode it was last in.
     #[schema(value_type = Option<String>)]
     current_mode: Option<Box<RawValue>>,
     #[schema(value_type = Option<Object>)]
     models: Option<Box<RawValue>>,
+    /// The id of the model it last had.
+    #[schema(value_type = Option<String>)]
+    current_model: Option<Box<RawValue>>,
     #[schema(value_type = Option<Vec<Object>>)]
     config_options: Option<Box<RawValue>>,
     #[schema(value_type = Option<Vec<Object>>)]
@@ -67,6 +70,7 @@ impl SessionState {
             modes: take("modes"),
             current_mode: take("current_mode"),
             models: take("models"),
+            current_model: take("current_model"),
             config_options: take("config_options"),
             commands: take("commands"),
             plan: take("plan"),

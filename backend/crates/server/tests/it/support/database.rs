@@ -56,6 +56,21 @@ impl TestDatabase {
         .await;
     }
 
+    /// It takes no writes any more, or does again; who is in is thrown out, since the setting is a session's.
+    pub(crate) async fn read_only(&self, it_is: bool) {
+        let base = base_url();
+        let setting = format!(
+            "ALTER DATABASE {} SET default_transaction_read_only = {it_is}",
+            self.name
+        );
+        execute(&base, setting).await;
+        let out = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'",
+            self.name
+        );
+        execute(&base, out).await;
+    }
+
     pub(crate) async fn pool(&self) -> PgPool {
         PgPool::connect(&self.url).await.unwrap()
     }

@@ -1,0 +1,288 @@
+//! On real containers, whose shell says what is to be taken up.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use kandev_domain::{Clock as _, InstanceId, SystemClock};
+use kandev_runtime::docker::DockerRuntime;
+use kandev_runtime::{ContainerSpec, LABEL_MANAGED, LABEL_OWNER, Labels, Network};
+use kandev_store::journal::StoredLine;
+
+use super::*;
+
+/// A container of one test. Taken away also when the test fails.
+struct Shell {
+    runtime: Arc<dyn ContainerRuntime>,
+    name: String,
+    id: ContainerId,
+    tracker: TaskTracker,
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("docker")
+            .args(["rm", "-f", &self.name])
+            .output();
+    }
+}
+
+/// What was taken up: output of one pipe, and what was missing, where.
+#[derive(Debug, Default)]
+struct Taken {
+    text: Vec<u8>,
+    gaps: Vec<(usize, Gap)>,
+}
+
+impl Taken {
+    fn lines(&self) -> Vec<&str> {
+        std::str::from_utf8(&self.text).unwrap().lines().collect()
+    }
+}
+
+impl Shell {
+    /// Runs a script with a log of two files of this size.
+    async fn run(script: &str, log_max_bytes: u64) -> Self {
+        let docker = DockerRuntime::connect(std::env::var("DOCKER_HOST").ok().as_deref()).unwrap();
+        let runtime: Arc<dyn ContainerRuntime> = Arc::new(docker);
+        let name = format!("kandev-test-{}", InstanceId::generate());
+        let spec = ContainerSpec {
+            name: name.clone(),
+            image: "kandev/shell-agent:latest".to_owned(),
+            entrypoint: Some(vec!["/bin/bash".to_owned(), "-c".to_owned(), script.to_owned()]),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            labels: Labels::from([
+                (LABEL_MANAGED.to_owned(), "true".to_owned()),
+                (LABEL_OWNER.to_owned(), name.clone()),
+            ]),
+            working_dir: "/".to_owned(),
+            mounts: Vec::new(),
+            memory_bytes: 64 << 20,
+            cpu_cores: 1.0,
+            pids_limit: 32,
+            network: Network::None,
+            user: None,
+            cap_add: Vec::new(),
+            log_max_bytes,
+            log_max_files: 2,
+        };
+        let id = runtime.create(&spec).await.unwrap();
+        let shell = Self {
+            runtime,
+            name,
+            id,
+            tracker: TaskTracker::new(),
+        };
+        shell.runtime.start(&shell.id).await.unwrap();
+        shell
+    }
+
+    /// Waits until the log has this.
+    async fn has_said(&self, text: &str) {
+        loop {
+            let mut entries = self.runtime.log_entries(&self.id, None).await.unwrap();
+            while let Some(entry) = entries.next().await.transpose().unwrap() {
+                if String::from_utf8_lossy(&entry.bytes).contains(text) {
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn running(&self, stored: OnRecord) -> Pieces {
+        let runtime = Arc::clone(&self.runtime);
+        running(runtime, self.id.clone(), stored, &self.tracker)
+            .await
+            .unwrap()
+            .output
+    }
+
+    fn ended(&self, stored: OnRecord) -> Pieces {
+        ended(Arc::clone(&self.runtime), self.id.clone(), stored, &self.tracker)
+    }
+}
+
+/// What is on record of a container that says these lines on stdout, of which so many are stored.
+fn stored(lines: impl Iterator<Item = String>, count: u64) -> OnRecord {
+    let at = SystemClock.now();
+    let mut head = Head::default();
+    let all: Vec<_> = (1..=count)
+        .zip(lines)
+        .map(|(number, text)| {
+            head.see(Channel::Stdout, text.as_bytes());
+            let text = Bytes::from(text);
+            StoredLine { number, at, text }
+        })
+        .collect();
+    let lines = PipeLines {
+        stdout: count,
+        stderr: 0,
+    };
+    let last = LastLines {
+        lines,
+        stdout: all[all.len().saturating_sub(256)..].to_vec(),
+        stderr: Vec::new(),
+    };
+    OnRecord {
+        lines,
+        head,
+        last: Box::pin(std::future::ready(last)),
+        log_file_bytes: 64 << 10,
+    }
+}
+
+/// Reads until the output ends so, or ends.
+async fn read_until(output: &mut Pieces, end: &str) -> Taken {
+    let mut taken = Taken::default();
+    let mut caught_up = false;
+    while !(caught_up && taken.text.ends_with(end.as_bytes())) {
+        match output.next().await.transpose().unwrap() {
+            Some(Piece::Output(chunk)) => taken.text.extend_from_slice(&chunk.bytes),
+            Some(Piece::Gap(gap)) => taken.gaps.push((taken.text.len(), gap)),
+            Some(Piece::CaughtUp) => caught_up = true,
+            None => break,
+        }
+    }
+    taken
+}
+
+fn numbered(n: u64) -> String {
+    format!("line {n:06} of a flood that rotates the log away")
+}
+
+fn flood(to: u64) -> String {
+    format!("seq -f 'line %06.0f of a flood that rotates the log away' 1 {to}")
+}
+
+/// The pause falls into the middle of a line: the log has not its beginning yet, and the attachment never will.
+#[tokio::test]
+async fn a_line_that_is_half_written_is_taken_up_whole() {
+    let script = "printf 'first\\nsecond\\nhal'; sleep 3; printf 'f\\nlast\\n'; sleep 60";
+    let shell = Shell::run(script, 1 << 20).await;
+    shell.has_said("second").await;
+    let first = std::iter::once("first".to_owned());
+    let mut output = shell.running(stored(first, 1)).await;
+    let taken = read_until(&mut output, "last\n").await;
+    assert_eq!(taken.lines(), ["second", "half", "last"]);
+    assert_eq!(taken.gaps, []);
+}
+
+#[tokio::test]
+async fn what_is_stored_is_found_in_a_log_without_its_beginning() {
+    let script = format!("{}; sleep 6; echo last; sleep 60", flood(3000));
+    let shell = Shell::run(&script, 64 << 10).await;
+    shell.has_said("line 003000").await;
+    let first = shell
+        .runtime
+        .log_entries(&shell.id, None)
+        .await
+        .unwrap()
+        .next()
+        .await;
+    let first = first.unwrap().unwrap();
+    assert_ne!(first.bytes, numbered(1) + "\n", "the log is not rotated");
+    let oldest: u64 = String::from_utf8_lossy(&first.bytes)[5..11].parse().unwrap();
+    // Well in the log, and its first lines only.
+    for count in [2900, oldest + 20, oldest] {
+        let mut output = shell.running(stored((1..).map(numbered), count)).await;
+        let taken = read_until(&mut output, &format!("{}\n", numbered(3000))).await;
+        assert_eq!(
+            taken.lines(),
+            (count + 1..=3000).map(numbered).collect::<Vec<_>>(),
+            "{count}"
+        );
+        assert_eq!(taken.gaps, [], "{count}");
+    }
+    // All of it.
+    let mut output = shell.running(stored((1..).map(numbered), 3000)).await;
+    let taken = read_until(&mut output, "last\n").await;
+    assert_eq!(taken.lines(), ["last"]);
+    assert_eq!(taken.gaps, []);
+}
+
+#[tokio::test]
+async fn what_the_log_has_lost_is_a_gap_and_the_rest_comes_once() {
+    let shell = Shell::run(&flood(3000), 64 << 10).await;
+    shell.has_said("line 003000").await;
+    let mut output = shell.ended(stored((1..).map(numbered), 100));
+    let taken = read_until(&mut output, "-").await;
+    let [
+        (
+            0,
+            Gap::Rotated {
+                log_begins,
+                stored_until,
+            },
+        ),
+    ] = taken.gaps[..]
+    else {
+        panic!("{:?}", taken.gaps);
+    };
+    assert!(log_begins.is_some() && stored_until.is_some());
+    let first: u64 = taken.lines()[0][5..11].parse().unwrap();
+    assert!(first > 101, "{first}");
+    assert_eq!(taken.lines(), (first..=3000).map(numbered).collect::<Vec<_>>());
+}
+
+/// Lines that are all alike are told apart by the engine's times.
+#[tokio::test]
+async fn lines_that_are_alike_are_counted_from_when_they_were_stored() {
+    let script = "yes same | head -2000; sleep 1; yes same | head -30; sleep 60";
+    let shell = Shell::run(script, 32 << 10).await;
+    shell.has_said("same").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let record = stored(std::iter::repeat("same".to_owned()), 2000);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    // The beginning alone would not do: it is as stored.
+    let record = OnRecord {
+        head: Head::starting_with("another"),
+        ..record
+    };
+    let mut output = shell.running(record).await;
+    let taken = read_until(&mut output, &"same\n".repeat(30)).await;
+    assert_eq!(taken.lines().len(), 30);
+    assert_eq!(taken.gaps, []);
+}
+
+#[tokio::test]
+async fn characters_that_the_log_has_cut_are_a_gap() {
+    let script = "echo first; printf x; printf '\\xc3\\xa9%.0s' {1..20000}; echo; printf 'caf\\xc3\\xa9\\n'";
+    let shell = Shell::run(script, 1 << 20).await;
+    shell.has_said("caf").await;
+    let first = std::iter::once("first".to_owned());
+    let mut output = shell.ended(stored(first, 1));
+    let taken = read_until(&mut output, "-").await;
+    // 40,001 bytes are two cuts, both within characters.
+    let characters = Gap::Characters {
+        channel: Channel::Stdout,
+        characters: 2,
+    };
+    let [line, rest] = taken.lines()[..] else {
+        panic!("{:?}", taken.lines())
+    };
+    assert_eq!(taken.gaps, [(line.len() + 1, characters)]);
+    assert_eq!((line.matches('é').count(), rest), (19_998, "café"));
+}
+
+#[tokio::test]
+async fn a_container_that_ends_while_it_is_taken_up_gives_all_it_said() {
+    let script = format!("echo first; sleep 0.5; {}", flood(400));
+    let shell = Shell::run(&script, 1 << 20).await;
+    shell.has_said("first").await;
+    let first = std::iter::once("first".to_owned());
+    let exit = shell.runtime.wait(&shell.id).await.unwrap();
+    let mut record = stored(first, 1);
+    // No room: the agent stands still until the log is read, and it ends before the pause.
+    record.log_file_bytes = 0;
+    let output = shell.running(record).await;
+    let (taken, exit) = tokio::join!(
+        async {
+            let mut output = output;
+            read_until(&mut output, "-").await
+        },
+        exit
+    );
+    assert_eq!(exit.unwrap().code, 0);
+    assert_eq!(taken.lines(), (1..=400).map(numbered).collect::<Vec<_>>());
+    assert_eq!(taken.gaps, []);
+}

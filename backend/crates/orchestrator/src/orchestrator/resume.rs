@@ -1,0 +1,35 @@
+//! The session that a launch goes on with.
+
+use kandev_store::sessions;
+
+use super::{Orchestrator, STORE_LIMIT};
+use crate::instance::Choices;
+use crate::launch::{LaunchError, LaunchRequest, ResumeFrom};
+
+impl Orchestrator {
+    /// What is known of it; none if the launch begins a session of its own.
+    pub(super) async fn session_to_resume(
+        &self,
+        request: &LaunchRequest,
+    ) -> Result<Option<ResumeFrom>, LaunchError> {
+        let Some(session_id) = &request.session_id else {
+            return Ok(None);
+        };
+        let pool = &self.shared.pool;
+        let look = async {
+            let known = sessions::by_agents_id(pool, session_id, Some(&request.agent_type)).await?;
+            let facets = match &known {
+                Some(session) => sessions::facets(pool, session.key).await?,
+                None => Vec::new(),
+            };
+            Ok::<_, kandev_store::StoreError>((known, facets))
+        };
+        let (known, facets) = kandev_store::within(STORE_LIMIT, look).await?;
+        Ok(Some(ResumeFrom {
+            session_id: session_id.clone(),
+            key: known.map(|s| s.key),
+            chosen: Choices::of_facets(&facets),
+            lost: false,
+        }))
+    }
+}
