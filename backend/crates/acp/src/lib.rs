@@ -9,7 +9,7 @@
 //!    noise, which is a line of log. Nothing that an agent writes makes it fail.
 //! 3. The caller takes it on: [`dialect::negotiate`], [`dialect::session_established`] and
 //!    [`dialect::prompt_outcome`] read answers, [`update::read_update`] reads a `session/update`,
-//!    [`permission::choose`] decides a permission request. They keep as raw JSON what they do not need to know.
+//!    [`permission::PermissionRequest`] reads a permission request. They keep as raw JSON what they do not need to know.
 //!
 //! # One frame out
 //!

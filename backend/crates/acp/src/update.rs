@@ -9,10 +9,12 @@ mod tool_calls;
 
 use std::borrow::Cow;
 
+use kandev_domain::ToolKind;
 use serde_json::value::RawValue;
 
 use crate::dialect::Dialect;
 use crate::json::{self, Fields, elements};
+use crate::permission::tool_kind;
 
 pub use tool_calls::KandevState;
 
@@ -56,6 +58,13 @@ pub enum Effect<'a> {
     ConfigOptions(&'a RawValue),
     /// `availableCommands`, unchanged.
     Commands(&'a RawValue),
+    /// A tool call's kind was told: permission requests that come later need not repeat it.
+    ToolCall {
+        /// `toolCallId`.
+        id: Cow<'a, str>,
+        /// What it does; [`ToolKind::Other`] if ACP does not know it.
+        kind: ToolKind,
+    },
     /// The session's title; none when it was cleared.
     Title(Option<Cow<'a, str>>),
     /// The turn has ended, in the kandev dialect.
@@ -118,6 +127,7 @@ fn acp<'a>(session_id: Option<Cow<'a, str>>, update: &'a RawValue) -> Update<'a>
         "agent_message_chunk" => text_block(&fields.object("content")).map(Effect::AgentText),
         "plan" => fields.get("entries").map(plan),
         "usage_update" => Some(Effect::Usage(update)),
+        "tool_call" | "tool_call_update" => told_kind(&fields),
         "current_mode_update" => fields.text("currentModeId").map(Effect::Mode),
         "config_option_update" => fields.get("configOptions").map(Effect::ConfigOptions),
         "available_commands_update" => fields.get("availableCommands").map(Effect::Commands),
@@ -134,6 +144,12 @@ fn acp<'a>(session_id: Option<Cow<'a, str>>, update: &'a RawValue) -> Update<'a>
         effect: effect.unwrap_or(Effect::None),
         progress: None,
     }
+}
+
+fn told_kind<'a>(call: &Fields<'a>) -> Option<Effect<'a>> {
+    let kind = tool_kind(&call.text("kind")?);
+    let id = call.get("toolCallId").and_then(json::text_or_number)?;
+    Some(Effect::ToolCall { id, kind })
 }
 
 fn text_block<'a>(content: &Fields<'a>) -> Option<Cow<'a, str>> {
@@ -179,6 +195,32 @@ mod tests {
         assert_eq!(update.session_id.as_deref(), Some("s"));
         assert!(matches!(update.effect, Effect::AgentText(Cow::Borrowed("plain"))));
         assert!(update.mapped.is_none());
+    }
+
+    #[test]
+    fn the_kind_of_a_tool_call_is_kept_where_it_is_told() {
+        let told = |call: &str| {
+            let json = format!(r#"{{"sessionId":"s","update":{{"sessionUpdate":"tool_call",{call}}}}}"#);
+            match read(&json).effect {
+                Effect::ToolCall { id, kind } => Some((id.into_owned(), kind)),
+                _ => None,
+            }
+        };
+        assert_eq!(
+            told(r#""toolCallId":"a","kind":"edit""#),
+            Some(("a".to_owned(), ToolKind::Edit))
+        );
+        assert_eq!(
+            told(r#""toolCallId":"a","kind":"craft""#),
+            Some(("a".to_owned(), ToolKind::Other))
+        );
+        assert_eq!(
+            told(r#""toolCallId":7,"kind":"edit""#),
+            Some(("7".to_owned(), ToolKind::Edit)),
+            "an id that is none of ACP's"
+        );
+        assert_eq!(told(r#""toolCallId":"a","kind":null"#), None);
+        assert_eq!(told(r#""kind":"edit""#), None);
     }
 
     #[test]

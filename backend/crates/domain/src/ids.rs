@@ -57,6 +57,10 @@ uuid_id! {
     /// One data directory.
     HomeId
 }
+uuid_id! {
+    /// One permission that an agent asked for. The agent's own id of its request is no key: it may come again.
+    PermissionId
+}
 
 /// A caller's unit of work. Made by kandev it is a UUIDv7; a caller may bring another name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

@@ -9,11 +9,13 @@ pub mod event;
 pub mod ids;
 pub mod lifecycle;
 pub mod log;
+pub mod permission;
 pub mod status;
 
 pub use agent_type::AgentType;
 pub use clock::{Clock, SystemClock};
 pub use event::{Event, EventKind};
-pub use ids::{CommandId, HomeId, InstanceId, SessionKey, TaskId, TurnId};
+pub use ids::{CommandId, HomeId, InstanceId, PermissionId, SessionKey, TaskId, TurnId};
 pub use log::{LogLevel, LogStream};
+pub use permission::{DecidedBy, PermissionStatus, ToolKind};
 pub use status::{FailureCode, InstanceStatus, TurnState, TurnStatus};

@@ -44,6 +44,8 @@ pub struct State {
     pub queued: usize,
     /// How many may.
     pub queue_limit: usize,
+    /// Requests of the agent's that wait for an answer, in a turn or outside of one.
+    pub asking: usize,
     /// It was told to end.
     pub stopping: bool,
 }
@@ -94,7 +96,7 @@ pub const fn admit(state: State, request: Request) -> Decision {
             TurnState::Prompting | TurnState::AwaitingPermission | TurnState::AwaitingInput if !ended => {
                 Decision::Proceed
             }
-            _ if !ended && state.queued > 0 => Decision::Proceed,
+            _ if !ended && (state.queued > 0 || state.asking > 0) => Decision::Proceed,
             _ => Decision::AlreadySo,
         },
         Request::Stop if ended || state.stopping => Decision::AlreadySo,
@@ -133,13 +135,15 @@ mod tests {
             prop::sample::select(TurnState::ALL),
             0usize..5,
             1usize..5,
+            0usize..3,
             any::<bool>(),
         )
-            .prop_map(|(status, turn, queued, queue_limit, stopping)| State {
+            .prop_map(|(status, turn, queued, queue_limit, asking, stopping)| State {
                 status,
                 turn,
                 queued,
                 queue_limit,
+                asking,
                 stopping,
             })
     }

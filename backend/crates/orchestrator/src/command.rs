@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::{Refusal, WhenBusy};
-use kandev_domain::{CommandId, InstanceId};
+use kandev_domain::{CommandId, InstanceId, PermissionId};
 use kandev_store::commands::{self, Handed};
 use kandev_store::notify::{self, Wake};
 use kandev_store::{StoreError, instances};
@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::Orchestrator;
-use crate::instance::{Accepted, Cancelled, PromptRefused, Stopped};
+use crate::instance::{Accepted, AnswerRefused, Cancelled, PermissionAnswer, PromptRefused, Stopped};
 use crate::orchestrator::STORE_LIMIT;
 
 /// How often to look for commands and answers where no wake came.
@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_secs(1);
 /// How many commands are taken at once.
 const AT_ONCE: i64 = 64;
 /// How long a command waits for its answer, which comes when what it changed is stored.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why a command did not reach an instance, or did nothing.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum CommandError {
 }
 
 impl CommandError {
-    fn unexpected(answer: &Answer) -> Self {
+    pub(crate) fn unexpected(answer: &Answer) -> Self {
         Self::Internal(format!("an answer to another command: {answer:?}"))
     }
 }
@@ -66,9 +66,21 @@ impl CommandError {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Request {
-    Prompt { prompt: Prompt, when_busy: WhenBusy },
-    Cancel { reason: Option<String> },
-    Stop { reason: Option<String>, force: bool },
+    Prompt {
+        prompt: Prompt,
+        when_busy: WhenBusy,
+    },
+    Cancel {
+        reason: Option<String>,
+    },
+    Stop {
+        reason: Option<String>,
+        force: bool,
+    },
+    Permission {
+        permission: PermissionId,
+        answer: PermissionAnswer,
+    },
 }
 
 /// What came of it.
@@ -78,6 +90,7 @@ pub(crate) enum Answer {
     Prompt(Result<Accepted, PromptRefused>),
     Cancel(Cancelled),
     Stop(Stopped),
+    Permission(Result<(), AnswerRefused>),
     /// Too many commands wait for the instance.
     TooMany,
 }
@@ -168,7 +181,7 @@ impl Orchestrator {
 
     /// Sends a command to whoever holds the instance; none if the instance has ended. One that is held here is told without
     /// a look at the database.
-    async fn command(
+    pub(crate) async fn command(
         &self,
         id: InstanceId,
         request: Request,

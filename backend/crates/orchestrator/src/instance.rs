@@ -14,7 +14,7 @@
 //! first and done after ([`crate::outbox`]).
 //!
 //! How an instance ends is in [`ending`], what it is called then in [`verdict`], its first words with the agent in [`handshake`], its turns in [`turns`], and
-//! what each line of output means in [`output`].
+//! what each line of output means in [`output`]. What the agent asks to be allowed is in [`permissions`].
 
 mod actor;
 mod catch_up;
@@ -25,6 +25,7 @@ mod frames;
 mod handshake;
 mod marks;
 mod output;
+mod permissions;
 mod pump;
 mod reconnect;
 mod rest;
@@ -45,6 +46,8 @@ use crate::command::Command;
 pub(crate) use actor::{Actor, Parts};
 pub use choices::Choices;
 pub use ending::Failure;
+pub use permissions::{AnswerRefused, PermissionAnswer};
+pub(crate) use permissions::{MAX_REMEMBERED, ToolKinds};
 pub(crate) use reconnect::TakeUp;
 pub(crate) use saved::Saved;
 

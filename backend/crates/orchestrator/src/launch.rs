@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kandev_domain::content::Prompt;
+use kandev_domain::permission::{PermissionDefault, PermissionRules, Remembered};
 use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
 use kandev_domain::{AgentType, FailureCode, InstanceId, SessionKey, TaskId};
 use kandev_runtime::{ContainerSpec, Labels, Mount, MountSource, Network};
@@ -66,6 +67,13 @@ pub struct LaunchOptions {
     pub timeout_seconds: Option<u64>,
     /// In place of the server's.
     pub idle_timeout_seconds: Option<u64>,
+    /// By kind of tool, in place of the policy.
+    #[serde(default)]
+    pub permission_rules: PermissionRules,
+    /// In place of the server's.
+    pub permission_timeout_seconds: Option<u64>,
+    /// In place of the server's.
+    pub permission_default: Option<PermissionDefault>,
     /// What to do when the session cannot be resumed.
     #[serde(default)]
     pub on_lost: OnLost,
@@ -208,6 +216,8 @@ pub struct InstanceSpec {
     pub options: LaunchOptions,
     /// The session it goes on with.
     pub resume: Option<ResumeFrom>,
+    /// What callers answered for always in that session, oldest first.
+    pub remembered: Vec<Remembered>,
     /// The first turn.
     pub first_prompt: Option<Prompt>,
 }
@@ -310,6 +320,7 @@ fn check_resources(options: &LaunchOptions) -> Result<(), LaunchError> {
     for (field, value) in [
         ("timeout_seconds", options.timeout_seconds),
         ("idle_timeout_seconds", options.idle_timeout_seconds),
+        ("permission_timeout_seconds", options.permission_timeout_seconds),
     ] {
         if value.is_some_and(|s| s == 0 || s > year) {
             return Err(LaunchError::invalid(field, "must be 1 second to a year"));

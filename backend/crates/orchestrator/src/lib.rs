@@ -34,9 +34,11 @@ use tokio_util::task::TaskTracker;
 pub use catalogue::Catalogue;
 pub use changes::Changes;
 pub use command::CommandError;
-pub use instance::{Accepted, Cancelled, Failure, PromptRefused, Stopped, View};
+pub use instance::{
+    Accepted, AnswerRefused, Cancelled, Failure, PermissionAnswer, PromptRefused, Stopped, View,
+};
 pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources};
-pub use orchestrator::{Launched, Orchestrator, Parts};
+pub use orchestrator::{AnswerError, Launched, Orchestrator, Parts};
 pub use secrets::Sealer;
 pub use settings::Settings;
 pub use wakes::Wakes;

@@ -1,5 +1,6 @@
 //! The way in: launches, and commands to instances.
 
+mod permissions;
 mod resume;
 mod take_up;
 
@@ -10,7 +11,6 @@ use std::time::Duration;
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::Refusal;
-use kandev_domain::status::PermissionPolicy;
 use kandev_domain::{AgentType, Clock, InstanceId, TaskId};
 use kandev_runtime::ContainerRuntime;
 use kandev_store::instances::{self, Instance, NewInstance};
@@ -34,6 +34,8 @@ use crate::settings::Settings;
 use crate::slots::Slots;
 use crate::wakes::{self, Wakes};
 use crate::{Shared, lease, reconcile, retention};
+
+pub use permissions::AnswerError;
 
 /// How long instances have to end when the server does, beyond their own graces.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(15);
@@ -268,10 +270,6 @@ impl Orchestrator {
                 "agents of the legacy protocol cannot be launched yet",
             ));
         }
-        if request.permission_policy == PermissionPolicy::Ask {
-            let problem = "'ask' is not available yet; choose 'allow' or 'reject'";
-            return Err(LaunchError::invalid("permission_policy", problem));
-        }
         let workspace = {
             // Looking at the file system can block.
             let (request, agent_type) = (request.clone(), agent_type.clone());
@@ -287,6 +285,7 @@ impl Orchestrator {
             // What the old launch asked for may have changed since.
             resume.chosen.supersede(&mut request.options);
         }
+        let remembered = self.remembered(resume.as_ref().and_then(|from| from.key)).await?;
         let id = InstanceId::generate();
         let task_id = request.task_id.clone().unwrap_or_else(TaskId::generate);
         let launching = Launching::new(&self.held, id);
@@ -305,6 +304,7 @@ impl Orchestrator {
             lifecycle: request.lifecycle,
             options: request.options,
             resume,
+            remembered,
             first_prompt: request.prompt,
         };
         let (created, answer) = oneshot::channel();

@@ -31,6 +31,8 @@ const FULL_RECORDS: usize = 4096;
 pub(crate) enum Effect {
     /// A frame for the agent.
     Write(Bytes),
+    /// The agent gets nothing more.
+    CloseStdin,
     /// An answer to a caller.
     Reply(Box<dyn FnOnce() + Send>),
     /// What watchers see.

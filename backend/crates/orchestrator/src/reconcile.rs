@@ -10,15 +10,20 @@
 
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use kandev_acp::permission::Choice;
 use kandev_domain::status::TurnStatus;
-use kandev_domain::{EventKind, FailureCode, InstanceId, InstanceStatus, LogLevel, TurnState};
+use kandev_domain::{
+    DecidedBy, EventKind, FailureCode, InstanceId, InstanceStatus, LogLevel, PermissionStatus, TurnState,
+};
 use kandev_runtime::{ContainerState, ContainerSummary, LABEL_INSTANCE, RuntimeError};
 use kandev_store::instances::Instance;
 use kandev_store::journal::Change;
+use kandev_store::permissions::{Permission, PermissionEnd};
 use kandev_store::turns::TurnPatch;
-use kandev_store::{StoreError, instances, journal, servers, turns};
+use kandev_store::{StoreError, instances, journal, permissions, servers, turns};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -107,7 +112,7 @@ async fn reconcile(orchestrator: &Orchestrator) -> Result<Outcome, ReconcileErro
     };
     for instance in active.iter().filter(is_free).filter(|i| !held(i.id)) {
         let what = format!("instance {}", instance.id);
-        match attempt(what.clone(), take_up(orchestrator, &term, instance.id)).await {
+        match attempt(what.clone(), take_up(orchestrator, &term, instance.id).boxed()).await {
             Attempt::Needless => lost.push(attempt(what, lose(shared, &term, instance, &containers)).boxed()),
             outcome => taken_up.push(outcome),
         }
@@ -265,6 +270,9 @@ async fn lose(
         outbox.event(now, EventKind::TurnEnded, context, &data);
         outbox.change(Change::Turn(patch));
     }
+    for permission in permissions::pending(&shared.pool, instance.id).await? {
+        cancel_permission(&mut outbox, permission, now);
+    }
     let context = Context {
         session_id: instance.session_id.clone(),
         turn_id: None,
@@ -287,4 +295,24 @@ async fn lose(
     outbox.stored().await?;
     tracing::warn!(instance_id = %instance.id, "{message}");
     Ok(true)
+}
+
+/// Nobody can answer it any more.
+fn cancel_permission(outbox: &mut Outbox, permission: Permission, now: DateTime<Utc>) {
+    let (status, by) = (PermissionStatus::Cancelled, DecidedBy::InstanceEnd);
+    let outcome = Choice::Cancelled.outcome();
+    let data = json!({"id": permission.id, "status": status, "outcome": outcome, "decided_by": by, "answered_at": now});
+    let context = Context {
+        session_id: permission.session_id,
+        turn_id: permission.turn_id,
+    };
+    outbox.event(now, EventKind::PermissionResolved, context, &data);
+    outbox.change(Change::PermissionAnswered(PermissionEnd {
+        id: permission.id,
+        status,
+        outcome: outcome.get().to_owned(),
+        decided_by: by,
+        remembered: None,
+        answered_at: now,
+    }));
 }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kandev_domain::permission::PermissionDefault;
+
 use crate::retention::Retention;
 
 /// Limits and places, all given by the server's configuration.
@@ -30,6 +32,10 @@ pub struct Settings {
     pub turn_timeout: Option<Duration>,
     /// Longest idleness of an instance whose launch does not say, where limited.
     pub idle_timeout: Option<Duration>,
+    /// How long a permission request waits for an answer, where its launch does not say and this is limited.
+    pub permission_timeout: Option<Duration>,
+    /// What is answered then, where its launch does not say.
+    pub permission_default: PermissionDefault,
     /// How many instances have a container at once.
     pub max_instances: usize,
     /// How many prompts may wait for a turn's end.
@@ -61,6 +67,8 @@ impl Default for Settings {
             stop_grace: Duration::from_secs(10),
             turn_timeout: None,
             idle_timeout: None,
+            permission_timeout: None,
+            permission_default: PermissionDefault::default(),
             max_instances: 64,
             max_prompt_queue: 16,
             log_file_bytes: 64 << 20,

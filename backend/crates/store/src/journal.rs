@@ -21,6 +21,7 @@ use crate::commands::Answer;
 use crate::error::{Result, StoreError};
 use crate::instances::InstancePatch;
 use crate::notify::{self, Wake};
+use crate::permissions::{NewPermission, PermissionEnd};
 use crate::record::{Data, Record, pack};
 use crate::servers::{self, Fence};
 use crate::sessions::{NewSession, SessionFacet};
@@ -53,6 +54,10 @@ pub enum Change {
     Task(TaskMetadata),
     /// A command that another server handed over is answered.
     Answer(Answer),
+    /// The agent asks for a permission.
+    PermissionAsked(Box<NewPermission>),
+    /// It has its answer.
+    PermissionAnswered(PermissionEnd),
 }
 
 /// Consecutive events of one instance, ready to be stored.
@@ -334,5 +339,7 @@ async fn apply(connection: &mut PgConnection, change: &Change, now: DateTime<Utc
         Change::Facet(facet) => facet.upsert(connection, now).await,
         Change::Task(metadata) => metadata.merge(connection, now).await,
         Change::Answer(answer) => answer.write(connection).await,
+        Change::PermissionAsked(permission) => permission.insert(connection).await,
+        Change::PermissionAnswered(end) => end.apply(connection).await,
     }
 }

@@ -9,6 +9,7 @@ pub mod instances;
 pub mod journal;
 pub mod notify;
 pub mod page;
+pub mod permissions;
 pub mod record;
 pub mod servers;
 pub mod sessions;

@@ -5,6 +5,7 @@ use sqlx::postgres::PgConnection;
 use sqlx::{PgPool, Row};
 
 use crate::error::{Result, StoreError};
+use crate::permissions::{self, Permission};
 use crate::turns::{self, Turn};
 
 const TABLE: &str = "agent_instances";
@@ -29,6 +30,8 @@ pub struct Snapshot {
     pub turns: Vec<Turn>,
     /// How many turns there are in all.
     pub total_turns: i64,
+    /// Permission requests that wait for an answer, oldest first.
+    pub permissions: Vec<Permission>,
 }
 
 /// Reads one, with at most so many turns; none if there is no such instance.
@@ -61,6 +64,7 @@ async fn read_on(connection: &mut PgConnection, id: InstanceId, max_turns: i64) 
     .await?;
     let mut turns = turns::last(connection, id, max_turns).await?;
     turns.reverse();
+    let permissions = permissions::pending_on(connection, id).await?;
     let text = |column: &str| row.try_get::<String, _>(column);
     Ok(Some(Snapshot {
         seq: row.try_get("seq")?,
@@ -80,5 +84,6 @@ async fn read_on(connection: &mut PgConnection, id: InstanceId, max_turns: i64) 
             .collect::<Result<_>>()?,
         turns,
         total_turns: row.try_get("total_turns")?,
+        permissions,
     }))
 }

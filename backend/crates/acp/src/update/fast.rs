@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{Effect, Update};
 use crate::json::Text;
+use crate::permission::tool_kind;
 
 #[derive(serde::Deserialize)]
 struct Params<'a> {
@@ -22,6 +23,10 @@ struct Body<'a> {
     kind: Text<'a>,
     #[serde(borrow, default)]
     content: Content<'a>,
+    #[serde(borrow, default, rename = "toolCallId")]
+    call: Option<Text<'a>>,
+    #[serde(borrow, default, rename = "kind")]
+    tool: Option<Text<'a>>,
 }
 
 /// The text of a content block; nothing in the place of any other kind of content.
@@ -73,7 +78,14 @@ pub(super) fn read(params: &RawValue) -> Option<Update<'_>> {
             Some(Text(text)) if !update.content.other_type => Effect::AgentText(text),
             _ => Effect::None,
         },
-        "agent_thought_chunk" | "user_message_chunk" | "tool_call" | "tool_call_update" => Effect::None,
+        "tool_call" | "tool_call_update" => match (update.call, update.tool) {
+            (Some(Text(id)), Some(Text(kind))) => Effect::ToolCall {
+                id,
+                kind: tool_kind(&kind),
+            },
+            _ => Effect::None,
+        },
+        "agent_thought_chunk" | "user_message_chunk" => Effect::None,
         _ => return None,
     };
     Some(Update {

@@ -6,7 +6,7 @@ use kandev_acp::dialect::{
     Negotiated, NegotiationError, PromptOutcome, SessionMethods, negotiate, prompt_outcome,
     session_established,
 };
-use kandev_acp::permission::{Choice, choose};
+use kandev_acp::permission::{Choice, PermissionRequest, choose};
 use kandev_acp::rpc_error::PARSE_ERROR;
 use kandev_acp::{Dialect, Effect, Id, Incoming, KandevState, Line, LineDecoder, Peer, read_update};
 use kandev_domain::agent_type::Protocol;
@@ -98,7 +98,10 @@ impl Process {
                     Effect::Usage(_) => tally.usages += 1,
                     Effect::Title(_) => tally.titles += 1,
                     Effect::Mode(_) => tally.mode_changes += 1,
-                    Effect::Commands(_) | Effect::ConfigOptions(_) | Effect::None => {}
+                    Effect::Commands(_)
+                    | Effect::ConfigOptions(_)
+                    | Effect::ToolCall { .. }
+                    | Effect::None => {}
                     Effect::TurnEnd(end) => panic!("{end:?}"),
                 }
             }
@@ -107,9 +110,15 @@ impl Process {
                 assert!(self.asked.insert(same_as_recorded(&id)), "asked twice: {id}");
                 if method == "session/request_permission" {
                     let raw = params.unwrap().raw;
+                    let request = PermissionRequest::read(raw);
+                    assert!(
+                        request.call_id.is_some() && request.title.is_some(),
+                        "{}",
+                        raw.get()
+                    );
                     for policy in [PermissionPolicy::Allow, PermissionPolicy::Reject] {
                         assert!(
-                            matches!(choose(policy, raw), Some(Choice::Selected { .. })),
+                            matches!(choose(policy, &request.options), Some(Choice::Selected(_))),
                             "{}",
                             raw.get()
                         );

@@ -133,6 +133,7 @@ pub(crate) struct Actor {
     pub(super) chosen: super::choices::Choices,
     pub(super) initialize: Option<Bytes>,
     pub(super) turns: Turns,
+    pub(super) permissions: super::permissions::Permissions,
     pub(super) status: InstanceStatus,
     pub(super) stderr_tail: Tail,
     pub(super) created: Option<oneshot::Sender<Result<(), super::ending::Failure>>>,
@@ -243,6 +244,7 @@ impl Actor {
             chosen: super::choices::Choices::default(),
             initialize: None,
             turns: Turns::default(),
+            permissions: super::permissions::Permissions::with(spec.remembered.clone()),
             status: InstanceStatus::Starting,
             stderr_tail: Tail::default(),
             created: Some(created),
@@ -359,16 +361,6 @@ impl Actor {
         self.ending.is_some() || self.is_over() || self.term.is_current()
     }
 
-    /// The database refuses what this instance is: the container must not outlive its history.
-    async fn give_up(&mut self) {
-        self.drop_link();
-        if let Some(container) = self.container.take()
-            && let Err(error) = self.shared.runtime.remove(&container).await
-        {
-            tracing::warn!(%error, "the container is left to the reconciler");
-        }
-    }
-
     fn takes_output(&self) -> bool {
         self.link.as_ref().is_some_and(|link| !link.ended)
             && !self.outbox.is_full()
@@ -387,6 +379,7 @@ impl Actor {
             match effect {
                 Effect::Write(frame) => self.write(frame),
                 Effect::Reply(reply) => reply(),
+                Effect::CloseStdin => self.close_stdin(),
                 Effect::View(view) => drop(self.view.send_replace(View { seq, ..view })),
             }
         }
@@ -420,7 +413,7 @@ impl Actor {
     fn show(&mut self) {
         let view = View {
             status: self.status,
-            turn_state: self.turns.state(),
+            turn_state: self.turn_state(),
             ended_turns: self.turns.ended,
             seq: self.outbox.next_seq() - 1,
         };
@@ -478,8 +471,9 @@ impl Actor {
     fn admission(&self) -> State {
         State {
             status: self.status,
-            turn: self.turns.state(),
+            turn: self.turn_state(),
             queued: self.turns.queued(),
+            asking: self.permissions.open_count(),
             queue_limit: self.shared.settings.max_prompt_queue,
             stopping: self.ending.is_some() || self.is_over(),
         }
@@ -513,6 +507,10 @@ impl Actor {
                 if matches!(self.phase, Phase::Ended) {
                     self.answer_stops(Stopped::Ended);
                 }
+            }
+            Request::Permission { permission, answer } => {
+                let answer = self.answer_permission(permission, &answer);
+                self.reply(reply, Answer::Permission(answer));
             }
         }
     }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, TurnStatus};
+use kandev_domain::{DecidedBy, EventKind, FailureCode, InstanceStatus, LogLevel, TurnStatus};
 use kandev_runtime::{ExitStatus, RuntimeError};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -20,6 +20,7 @@ use super::pump::DRAIN_SILENCE;
 use super::reconnect::ENGINE_RETRY;
 use super::turns::{End, TurnFailure};
 use crate::command::{Answer, Reply};
+use crate::outbox::Effect;
 
 /// Far enough away to stand for never.
 const NEVER: Duration = Duration::from_hours(365 * 24);
@@ -87,10 +88,14 @@ impl Actor {
         );
         self.log(LogLevel::Info, format!("ending: {}", cause.describe()));
         self.ending = Some(Ending { cause, stage });
+        let cancels = matches!(self.phase, Phase::Ready) && gentle && self.turns.running.is_some();
+        if !cancels {
+            self.cancel_permissions(DecidedBy::InstanceEnd);
+        }
         self.cancel_queued("the instance ended");
         match self.phase {
             Phase::Queued(_) => self.finalize(),
-            Phase::Ready if gentle && self.turns.running.is_some() => {
+            Phase::Ready if cancels => {
                 self.cancel(Some("the instance is ending".to_owned()));
             }
             Phase::Handshaking | Phase::Ready => self.terminate(),
@@ -132,9 +137,8 @@ impl Actor {
             return;
         }
         ending.stage = Stage::Terminating;
-        if let Some(link) = &self.link {
-            link.writer.close();
-        }
+        // After what has been decided so far.
+        self.outbox.effect(Effect::CloseStdin);
         let forced = ending.is_forced();
         let Some(container) = self.container.clone() else {
             return;
@@ -157,6 +161,22 @@ impl Actor {
                 }
             }
         }));
+    }
+
+    pub(super) fn close_stdin(&self) {
+        if let Some(link) = &self.link {
+            link.writer.close();
+        }
+    }
+
+    /// The database refuses what this instance is: the container must not outlive its history.
+    pub(super) async fn give_up(&mut self) {
+        self.drop_link();
+        if let Some(container) = self.container.take()
+            && let Err(error) = self.shared.runtime.remove(&container).await
+        {
+            tracing::warn!(%error, "the container is left to the reconciler");
+        }
     }
 
     /// Lets the container be: another process takes it up.
@@ -250,6 +270,7 @@ impl Actor {
     /// Every turn gets its end.
     fn settle_turns(&mut self) {
         self.forget_calls();
+        self.cancel_permissions(DecidedBy::InstanceEnd);
         if self.turns.running.is_some() {
             let failure = self.verdict().failure;
             let (code, message) = failure.map_or_else(
@@ -448,6 +469,7 @@ impl Actor {
                 consider(self.exit_expected);
                 consider(self.cancel_until().filter(|_| self.stalled.is_none()));
                 consider(self.turns.running.as_ref().and_then(|r| r.until));
+                consider(self.permissions.until());
                 consider(self.idle_until());
             }
         }
@@ -472,7 +494,11 @@ impl Actor {
             .map(|c| c.until)
     }
 
+    /// Who waits for an answer is not idle.
     fn idle_until(&self) -> Option<Instant> {
+        if self.permissions.open_count() > 0 {
+            return None;
+        }
         let own = self.spec.options.idle_timeout_seconds.map(Duration::from_secs);
         let limit = own.or(self.shared.settings.idle_timeout)?;
         self.idle_since.map(|since| since + limit)
@@ -530,6 +556,7 @@ impl Actor {
                 }
                 self.cancel(Some("the turn's time is up".to_owned()));
             }
+            (_, None) if due(self.permissions.until()) => self.expire_permissions(),
             (_, None) if due(self.idle_until()) => self.end(Cause::Idle),
             (_, None) => {}
         }

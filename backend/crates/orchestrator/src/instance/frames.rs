@@ -10,6 +10,10 @@ use crate::outbox::Effect;
 impl Actor {
     /// Lets a frame out to the agent, once this step is stored. Until it is known to be written, it is on record.
     pub(super) fn send(&mut self, frame: Bytes) {
+        if self.is_taken_up() {
+            // There is no way to the agent yet: it goes out with what another process left.
+            return self.ambiguous.push(frame);
+        }
         self.numbered += 1;
         self.unwritten.push_back((self.numbered, frame.clone()));
         self.outbox.effect(Effect::Write(frame));

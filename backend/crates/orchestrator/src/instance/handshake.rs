@@ -261,6 +261,7 @@ impl Actor {
         if let Some(resume) = &mut self.spec.resume {
             resume.lost = true;
         }
+        self.permissions.forget_answers();
         self.replay = None;
         self.open_session();
     }

@@ -4,28 +4,16 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use kandev_acp::permission::{choose, permission_response};
 use kandev_acp::{Dialect, Effect as Said, Id, Incoming, Line, RpcError, outgoing, read_update};
-use kandev_domain::status::PermissionPolicy;
 use kandev_domain::{EventKind, LogLevel, LogStream};
 use kandev_runtime::{Channel, RuntimeError};
 use kandev_store::record::{Data, Record, Source};
-use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::actor::{Actor, Phase};
 use super::catch_up::Gap;
 use super::handshake::Call;
-
-/// The event's data.
-#[derive(Serialize)]
-struct PermissionResolved<'a> {
-    request_id: &'a Id,
-    outcome: &'a Value,
-    decided_by: &'static str,
-    policy: PermissionPolicy,
-}
 
 impl Actor {
     /// The next line of the agent's.
@@ -94,7 +82,7 @@ impl Actor {
     }
 
     /// A frame that has no kind of its own.
-    fn message(&mut self, source: Source, line: Bytes) {
+    pub(super) fn message(&mut self, source: Source, line: Bytes) {
         let whole = trimmed(&line);
         self.record(source, EventKind::Message, line, Data::Slice(whole));
     }
@@ -175,6 +163,7 @@ impl Actor {
                 self.facet("config_options", options);
             }
             Said::Commands(commands) => self.facet("commands", commands),
+            Said::ToolCall { id, kind } => self.permissions.note_kind(&id, kind),
             Said::Title(title) => self.facet_value("title", &json!(title)),
             Said::TurnEnd(end) => self.turn_ended_by_update(end),
         }
@@ -196,9 +185,8 @@ impl Actor {
         params: Option<(&RawValue, std::ops::Range<usize>)>,
     ) {
         match (method, params) {
-            ("session/request_permission", Some((params, range))) => {
-                self.record(source, EventKind::PermissionRequested, line, Data::Slice(range));
-                self.permission(id, params);
+            ("session/request_permission", Some((params, _))) => {
+                self.permission_asked(source, line, id, params);
             }
             ("session/request_permission", None) => {
                 self.message(source, line);
@@ -210,26 +198,6 @@ impl Actor {
                 self.send(outgoing::method_not_found(id, method));
             }
         }
-    }
-
-    fn permission(&mut self, id: &Id, params: &RawValue) {
-        let cancelling =
-            self.turns.running.as_ref().is_some_and(|r| r.cancel.is_some()) || self.ending.is_some();
-        let choice = if cancelling {
-            kandev_acp::permission::Choice::Cancelled
-        } else {
-            choose(self.spec.permission_policy, params).unwrap_or(kandev_acp::permission::Choice::Cancelled)
-        };
-        let response = permission_response(&choice);
-        let resolved = PermissionResolved {
-            request_id: id,
-            outcome: &response["outcome"],
-            decided_by: "policy",
-            policy: self.spec.permission_policy,
-        };
-        self.event(EventKind::PermissionResolved, &resolved);
-        self.outbox.durable();
-        self.send(outgoing::respond(id, &response));
     }
 
     /// The engine's log could not give everything.

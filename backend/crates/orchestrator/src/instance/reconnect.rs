@@ -10,6 +10,7 @@ use kandev_domain::content::Prompt;
 use kandev_domain::{FailureCode, InstanceId, InstanceStatus, LogLevel, TurnId};
 use kandev_runtime::{ContainerId, ContainerRuntime, ContainerState, ExitStatus, RuntimeError};
 use kandev_store::journal::{LastLines, PipeLines};
+use kandev_store::permissions::Permission;
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -17,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::actor::{Actor, Connected, EngineDone, Phase};
 use super::catch_up::{self, OnRecord};
 use super::handshake::Replay;
+use super::permissions::ToolKinds;
 use super::saved::{Saved, SavedPhase};
 use super::turns::{Cancel, Running};
 use crate::Shared;
@@ -38,6 +40,10 @@ pub(crate) struct TakeUp {
     pub(crate) queue: Vec<(TurnId, Prompt)>,
     /// How many updates the running turn had.
     pub(crate) updates: u64,
+    /// Permission requests without an answer, oldest first.
+    pub(crate) permissions: Vec<Permission>,
+    /// What is known of the running turn's tool calls.
+    pub(crate) kinds: ToolKinds,
     /// What is left of its life.
     pub(crate) life: Duration,
 }
@@ -61,6 +67,8 @@ impl Actor {
             lines,
             queue,
             updates,
+            permissions,
+            kinds,
             life,
         } = from;
         self.slot = Some(self.shared.slots.take());
@@ -109,6 +117,7 @@ impl Actor {
         for (id, prompt) in queue {
             self.turns.put_back(id, prompt);
         }
+        self.restore_permissions(permissions, kinds);
         self.taken_cause = saved.ending;
         self.verdict = saved.verdict;
         self.taken_lines = lines;

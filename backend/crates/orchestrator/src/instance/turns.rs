@@ -8,7 +8,7 @@ use kandev_acp::update::TurnEnd;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::{Decision, Refusal};
 use kandev_domain::status::InstanceLifecycle;
-use kandev_domain::{EventKind, InstanceStatus, LogLevel, TurnId, TurnState, TurnStatus};
+use kandev_domain::{DecidedBy, EventKind, InstanceStatus, LogLevel, TurnId, TurnState, TurnStatus};
 use kandev_store::journal::Change;
 use kandev_store::turns::{NewTurn, TurnPatch};
 use serde::Serialize;
@@ -218,6 +218,7 @@ impl Actor {
     pub(super) fn cancel(&mut self, reason: Option<String>) {
         let until = Instant::now() + self.shared.settings.cancel_grace;
         let Some(running) = &mut self.turns.running else {
+            self.cancel_permissions(DecidedBy::Cancel);
             return self.cancel_queued(reason.as_deref().unwrap_or("cancelled before it began"));
         };
         if running.cancel.is_some() {
@@ -245,6 +246,12 @@ impl Actor {
                 ),
             }
         }
+        // After it, as ACP has it, and since it may go out before anything is stored.
+        self.cancel_permissions(if self.ending.is_some() {
+            DecidedBy::InstanceEnd
+        } else {
+            DecidedBy::Cancel
+        });
     }
 
     /// Gives every waiting prompt its end.
@@ -339,6 +346,7 @@ impl Actor {
         let Some(running) = self.turns.running.take() else {
             return;
         };
+        self.cancel_permissions_of(running.id);
         let status = match (&running.cancel, &end) {
             (Some(_), _) => TurnStatus::Cancelled,
             (

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kandev_acp::{Dialect, Effect, KandevState, read_update};
 use kandev_domain::content::Prompt;
 use kandev_domain::{EventKind, TurnStatus};
 use kandev_store::instances::Instance;
@@ -14,7 +15,7 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use super::{ActorParts, Orchestrator, Secrets};
-use crate::instance::{Saved, TakeUp};
+use crate::instance::{Saved, TakeUp, ToolKinds};
 use crate::launch::{InstanceSpec, LaunchOptions};
 use crate::lease::Term;
 
@@ -39,9 +40,10 @@ impl Orchestrator {
         let position = kandev_store::journal::position(pool, instance.id).await?;
         let mut queue = Vec::new();
         let mut updates = 0;
+        let mut kinds = ToolKinds::default();
         for turn in kandev_store::turns::unfinished(pool, instance.id).await? {
             if turn.status == TurnStatus::Running {
-                updates = updates_of(pool, &turn).await?;
+                updates = updates_of(pool, &turn, &mut kinds).await?;
                 continue;
             }
             let blocks = serde_json::from_str::<Vec<Value>>(&turn.prompt)
@@ -62,6 +64,7 @@ impl Orchestrator {
             lifecycle: instance.lifecycle,
             resume: saved.resume.clone(),
             options,
+            remembered: self.remembered(instance.session_key).await?,
             first_prompt: None,
         };
         let limit = spec
@@ -77,6 +80,8 @@ impl Orchestrator {
             lines: position.lines,
             queue,
             updates,
+            permissions: kandev_store::permissions::pending(pool, instance.id).await?,
+            kinds,
             life: Duration::from_secs(limit).saturating_sub(age),
         };
         // Nobody waits for the container of an instance that has one.
@@ -93,8 +98,8 @@ impl Orchestrator {
     }
 }
 
-/// How many updates a running turn had so far.
-async fn updates_of(pool: &PgPool, turn: &Turn) -> Result<u64, StoreError> {
+/// How many updates a running turn had so far, and what they said of the kinds of its tool calls.
+async fn updates_of(pool: &PgPool, turn: &Turn, kinds: &mut ToolKinds) -> Result<u64, StoreError> {
     let mut query = EventQuery {
         after: turn.first_seq.unwrap_or(0),
         until: None,
@@ -105,7 +110,14 @@ async fn updates_of(pool: &PgPool, turn: &Turn) -> Result<u64, StoreError> {
     let mut count = 0;
     loop {
         let page = kandev_store::journal::events(pool, turn.instance_id, &query).await?;
-        count += page.events.iter().filter(|e| e.turn_id == Some(turn.id)).count() as u64;
+        for event in page.events.iter().filter(|e| e.turn_id == Some(turn.id)) {
+            count += 1;
+            // Events are of ACP's form whatever the agent speaks.
+            let update = read_update(Dialect::Acp, &mut KandevState::default(), &event.data);
+            if let Effect::ToolCall { id, kind } = update.effect {
+                kinds.note(&id, kind);
+            }
+        }
         match page.next_after {
             Some(next) => query.after = next,
             None => return Ok(count),

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::secret::{DatabaseUrl, SecretKey};
 use super::values::{
-    Bytes, Count, Days, ListenAddress, LogFilter, LogFormat, Owner, PathList, Seconds, Setting, Source,
-    Sourced, Space,
+    AnswerDefault, Bytes, Count, Days, ListenAddress, LogFilter, LogFormat, Owner, PathList, Seconds,
+    Setting, Source, Sourced, Space,
 };
 use super::{ConfigError, Environment};
 
@@ -95,6 +95,10 @@ settings! {
     turn_timeout_seconds: Seconds, "KANDEV_TURN_TIMEOUT_SECONDS", "SECONDS";
     #[doc = "Longest idle time of an instance [env: KANDEV_IDLE_TIMEOUT_SECONDS] [default: none]"]
     idle_timeout_seconds: Seconds, "KANDEV_IDLE_TIMEOUT_SECONDS", "SECONDS";
+    #[doc = "How long permission requests wait for an answer [env: KANDEV_PERMISSION_TIMEOUT_SECONDS] [default: none]"]
+    permission_timeout_seconds: Seconds, "KANDEV_PERMISSION_TIMEOUT_SECONDS", "SECONDS";
+    #[doc = "What is answered then: 'reject', 'cancelled' or 'allow' [env: KANDEV_PERMISSION_DEFAULT] [default: reject]"]
+    permission_default: AnswerDefault, "KANDEV_PERMISSION_DEFAULT", "ANSWER";
     #[doc = "How many instances run at once [env: KANDEV_MAX_INSTANCES] [default: 64]"]
     max_instances: Count, "KANDEV_MAX_INSTANCES", "N";
     #[doc = "How many prompts may wait for one instance [env: KANDEV_MAX_PROMPT_QUEUE] [default: 16]"]

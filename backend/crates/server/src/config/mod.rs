@@ -12,6 +12,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kandev_domain::permission::PermissionDefault;
+
 pub use layers::Flags;
 pub use secret::{DatabaseUrl, SecretKey};
 pub use values::{ListenAddress, LogFormat};
@@ -119,6 +121,10 @@ pub struct Config {
     pub turn_timeout: Option<Duration>,
     /// Longest idle time of an instance; no limit when none.
     pub idle_timeout: Option<Duration>,
+    /// How long permission requests wait for an answer; no limit when none.
+    pub permission_timeout: Option<Duration>,
+    /// What is answered then.
+    pub permission_default: PermissionDefault,
     /// How many instances run at once.
     pub max_instances: usize,
     /// How many prompts may wait for one instance.
@@ -242,6 +248,12 @@ impl Config {
             idle_timeout: report
                 .optional("idle_timeout_seconds", layer.idle_timeout_seconds)
                 .map(|s| s.0),
+            permission_timeout: report
+                .optional("permission_timeout_seconds", layer.permission_timeout_seconds)
+                .map(|s| s.0),
+            permission_default: report
+                .or("permission_default", layer.permission_default, Default::default)
+                .0,
             max_instances: report
                 .or("max_instances", layer.max_instances, || values::Count(64))
                 .0,

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kandev_domain::permission::PermissionDefault;
+
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
@@ -197,6 +199,21 @@ impl Setting for LogFilter {
     }
     fn show(&self) -> String {
         self.0.clone()
+    }
+}
+
+/// What is answered to a permission request that nobody answered in time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AnswerDefault(pub PermissionDefault);
+
+impl Setting for AnswerDefault {
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map(Self)
+            .map_err(|_| format!("is '{text}', but must be 'reject', 'cancelled' or 'allow'"))
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
     }
 }
 

@@ -3,7 +3,7 @@
 use kandev_domain::FailureCode;
 use kandev_domain::content::PromptError;
 use kandev_domain::lifecycle::Refusal;
-use kandev_orchestrator::{CommandError, LaunchError, PromptRefused};
+use kandev_orchestrator::{AnswerError, AnswerRefused, CommandError, LaunchError, PromptRefused};
 use kandev_store::StoreError;
 use serde_json::json;
 
@@ -49,6 +49,20 @@ impl From<CommandError> for ApiError {
             CommandError::Unanswered => Self::database_unavailable(error),
             CommandError::Internal(_) => Self::internal(error),
             CommandError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<AnswerError> for ApiError {
+    fn from(error: AnswerError) -> Self {
+        let text = error.to_string();
+        match error {
+            AnswerError::NoSuchRequest => Self::new(ErrorCode::NotFound, text),
+            AnswerError::Resolved(status) => Self::conflict(text).details(json!({ "status": status })),
+            AnswerError::Refused(AnswerRefused::NotOpen) => Self::conflict(text),
+            AnswerError::Refused(AnswerRefused::NoSuchOption) => Self::validation("option_id", &text),
+            AnswerError::Refused(AnswerRefused::NoSuchKind) => Self::validation("kind", &text),
+            AnswerError::Command(error) => error.into(),
         }
     }
 }

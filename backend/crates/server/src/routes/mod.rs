@@ -7,6 +7,7 @@ pub mod health;
 pub mod metrics;
 pub mod openapi;
 pub mod page;
+pub mod permissions;
 pub mod ready;
 pub mod root;
 pub mod sessions;
@@ -31,13 +32,16 @@ fn timed() -> OpenApiRouter<AppState> {
         .routes(routes!(openapi::document))
         .merge(agents::timed())
         .merge(all_events::routes())
+        .merge(permissions::timed())
         .merge(sessions::timed())
         .merge(tasks::routes())
 }
 
 /// Routes that wait by design (`wait: turn`, streams): their handlers bound themselves.
 fn untimed() -> OpenApiRouter<AppState> {
-    agents::untimed().merge(sessions::untimed())
+    agents::untimed()
+        .merge(permissions::untimed())
+        .merge(sessions::untimed())
 }
 
 /// Everything the server serves, with the edge around it.

@@ -40,7 +40,7 @@ async fn secrets_stay_between_the_caller_and_the_agent() {
     let server = json!({"name": "s", "command": "/s", "args": [], "env": [{"name": "K", "value": SERVER}]});
     let launch = json!({
         "agent_type": "guarded", "task_id": "t", "mcp_servers": [server],
-        "env": {"MY_API_KEY": LAUNCH, "NOTHING_SPECIAL": PLAIN}, "prompt": "/say hello", "wait": "turn",
+        "env": {"MY_API_KEY": LAUNCH, "NOTHING_SPECIAL": PLAIN}, "prompt": "/permission\n/say hello", "wait": "turn",
     });
     let id = stack.launch(launch.clone()).await;
     let container = stack.containers().pop().unwrap();
@@ -128,6 +128,7 @@ async fn everything_is_clean(stack: &Stack, id: &str) {
     let instance = stack.instance(id).await;
     assert_eq!(instance["env_names"], json!(["MY_API_KEY", "NOTHING_SPECIAL"]));
     let turns = stack.get(&format!("/agents/{id}/turns")).await.expect(200);
+    let asks = stack.get(&format!("/agents/{id}/permissions")).await.expect(200);
     let document = stack.get("/api/v1/openapi.json").await.expect(200);
     let mut asked = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -141,7 +142,11 @@ async fn everything_is_clean(stack: &Stack, id: &str) {
             _ => id,
         };
         let turn = turns["turns"][0]["id"].as_str().unwrap();
-        let url = stack.url(&path.replace("{turn_id}", turn).replace("{id}", id));
+        let permission = asks["permissions"][0]["id"].as_str().unwrap();
+        let path_of_one = path
+            .replace("{turn_id}", turn)
+            .replace("{permission_id}", permission);
+        let url = stack.url(&path_of_one.replace("{id}", id));
         let response = reqwest::Client::new()
             .request(Method::GET, url)
             .send()

@@ -1,8 +1,13 @@
 //! Instances, turns, sessions and tasks.
 
-use kandev_domain::{InstanceStatus, SessionKey, TurnId, TurnStatus};
+use kandev_domain::permission::Remembered;
+use kandev_domain::{
+    DecidedBy, InstanceId, InstanceStatus, PermissionId, PermissionStatus, SessionKey, ToolKind, TurnId,
+    TurnStatus,
+};
 use kandev_store::instances::{self, InstanceFilter, InstancePatch};
 use kandev_store::journal::{Batch, Change, JournalWriter, PipeLines};
+use kandev_store::permissions::{self, NewPermission, PermissionEnd, PermissionFilter};
 use kandev_store::sessions::{self, NewSession, SessionFacet};
 use kandev_store::tasks::{self, Deleted, TaskMetadata, TaskPatch};
 use kandev_store::turns::{self, NewTurn, TurnPatch};
@@ -212,4 +217,120 @@ async fn tasks_are_patched_and_deleted_with_their_history(pool: PgPool) {
         .await
         .unwrap();
     assert_eq!(left, 0);
+}
+
+fn permission(id: InstanceId, key: SessionKey, second: i64) -> NewPermission {
+    NewPermission {
+        id: PermissionId::generate(),
+        instance_id: id,
+        session_key: Some(key),
+        session_id: Some("s\0".to_owned()),
+        turn_id: None,
+        request_id: r#""\u0000-1""#.to_owned(),
+        tool_kind: ToolKind::SwitchMode,
+        tool_call: None,
+        options: "[]".to_owned(),
+        requested_at: at(second),
+        expires_at: Some(at(second + 10)),
+    }
+}
+
+fn answered(id: PermissionId, words: Option<&str>, second: i64) -> Change {
+    Change::PermissionAnswered(PermissionEnd {
+        id,
+        status: PermissionStatus::Selected,
+        outcome: "{}".to_owned(),
+        decided_by: DecidedBy::Caller,
+        remembered: words.map(|words| Remembered {
+            tool_kind: ToolKind::Edit,
+            title: Some("with a \0".to_owned()),
+            option_id: words.to_owned(),
+            option_kind: "allow_always".to_owned(),
+            option_name: String::new(),
+        }),
+        answered_at: at(second),
+    })
+}
+
+#[sqlx::test(migrations = "../../../migrations")]
+async fn a_permission_is_answered_once_and_what_is_remembered_is_found_by_its_session(pool: PgPool) {
+    let (id, other) = (instance(&pool).await, instance(&pool).await);
+    let (key, foreign) = (SessionKey::generate(), SessionKey::generate());
+    let new: Vec<_> = (0..4).map(|n| permission(id, key, n)).collect();
+    let elsewhere = permission(other, foreign, 9);
+    let asked = |p: &NewPermission| Change::PermissionAsked(Box::new(p.clone()));
+    change(&pool, id, new.iter().map(asked).collect()).await.unwrap();
+    change(&pool, other, vec![asked(&elsewhere)]).await.unwrap();
+
+    let open = permissions::pending(&pool, id).await.unwrap();
+    let ids = |list: &[permissions::Permission]| list.iter().map(|p| p.id).collect::<Vec<_>>();
+    assert_eq!(ids(&open), new.iter().map(|p| p.id).collect::<Vec<_>>());
+    assert_eq!(
+        (
+            open[0].request_id.as_str(),
+            open[0].session_id.as_deref(),
+            open[0].tool_kind,
+            open[0].expires_at
+        ),
+        (
+            r#""\u0000-1""#,
+            Some("s\u{fffd}"),
+            ToolKind::SwitchMode,
+            Some(at(10))
+        )
+    );
+    assert!(
+        permissions::get(&pool, other, new[0].id).await.unwrap().is_none(),
+        "it belongs to its instance"
+    );
+
+    change(
+        &pool,
+        id,
+        vec![
+            answered(new[1].id, Some("later"), 30),
+            answered(new[0].id, Some("first"), 20),
+        ],
+    )
+    .await
+    .unwrap();
+    change(&pool, id, vec![answered(new[2].id, None, 40)])
+        .await
+        .unwrap();
+    let late = change(&pool, id, vec![answered(new[0].id, None, 50)]).await;
+    assert!(matches!(
+        late,
+        Err(StoreError::NoSuchRow {
+            table: "permissions",
+            ..
+        })
+    ));
+    assert_eq!(ids(&permissions::pending(&pool, id).await.unwrap()), [new[3].id]);
+    let known = async |limit| {
+        let known = permissions::remembered(&pool, key, limit).await.unwrap();
+        known.into_iter().map(|r| r.option_id).collect::<Vec<_>>()
+    };
+    assert_eq!(known(10).await, ["first", "later"], "as they were answered");
+    assert_eq!(known(1).await, ["later"], "of too many the latest");
+    assert!(
+        permissions::remembered(&pool, foreign, 10)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+
+    let filter = PermissionFilter {
+        statuses: vec![PermissionStatus::Pending],
+        ..PermissionFilter::default()
+    };
+    let page = permissions::list(&pool, &filter, None, 1).await.unwrap();
+    assert_eq!(
+        (page.total, ids(&page.items)),
+        (2, vec![elsewhere.id]),
+        "the newest first, of all instances"
+    );
+    let page = permissions::list(&pool, &filter, page.next.as_ref(), 1)
+        .await
+        .unwrap();
+    assert_eq!((ids(&page.items), page.next), (vec![new[3].id], None));
 }

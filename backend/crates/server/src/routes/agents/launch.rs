@@ -8,7 +8,8 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use chrono::{DateTime, Utc};
 use kandev_domain::content::Prompt;
-use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
+use kandev_domain::permission::PermissionDefault;
+use kandev_domain::status::InstanceLifecycle;
 use kandev_domain::{InstanceId, InstanceStatus};
 use kandev_orchestrator::{Changes, LaunchOptions, LaunchRequest, OnLost, Resources, View};
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::policy::{self, PolicyView};
 use super::view::{InstanceError, queue_position};
 use crate::edge::extract::ApiJson;
 use crate::error::{ApiError, ApiResult};
@@ -57,8 +59,15 @@ pub struct LaunchBody {
     #[schema(value_type = Object)]
     #[serde(default)]
     config_options: BTreeMap<String, Value>,
-    /// How permission requests are answered. `ask` is not available yet; `reject` if absent.
-    permission_policy: Option<PermissionPolicy>,
+    /// How permission requests are answered: `ask` (the default), `allow` or `reject`, or an object of these by kind of tool
+    /// (`read`, `edit`, `delete`, `move`, `search`, `execute`, `think`, `fetch`, `switch_mode`, `other`), where `default` is for
+    /// the rest.
+    #[schema(value_type = Option<PolicyView>)]
+    permission_policy: Option<Value>,
+    /// How long a permission request waits for an answer, in place of the server's.
+    permission_timeout_seconds: Option<u64>,
+    /// What is answered then, in place of the server's.
+    permission_default: Option<PermissionDefault>,
     /// In place of the type's limits.
     #[serde(default)]
     resources: ResourcesBody,
@@ -229,6 +238,7 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
         .transpose();
     let task_id = task_id
         .map_err(|e: kandev_domain::ids::InvalidTaskId| ApiError::validation("task_id", &e.to_string()))?;
+    let (permission_policy, permission_rules) = policy::read(body.permission_policy)?;
     let metadata = super::super::tasks::storable("metadata", body.metadata)?;
     Ok(LaunchRequest {
         agent_type: body.agent_type,
@@ -240,7 +250,7 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
         prompt: body.prompt.map(prompt_of).transpose()?,
         session_id: body.session_id,
         mcp_servers: body.mcp_servers,
-        permission_policy: body.permission_policy.unwrap_or(PermissionPolicy::Reject),
+        permission_policy,
         lifecycle: body.lifecycle.unwrap_or(InstanceLifecycle::Interactive),
         options: LaunchOptions {
             mode: body.mode,
@@ -253,6 +263,9 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
             },
             timeout_seconds: body.timeout_seconds,
             idle_timeout_seconds: body.idle_timeout_seconds,
+            permission_rules,
+            permission_timeout_seconds: body.permission_timeout_seconds,
+            permission_default: body.permission_default,
             on_lost: match body.on_lost {
                 Some(OnLostBody::New) => OnLost::New,
                 Some(OnLostBody::Fail) | None => OnLost::Fail,

@@ -5,6 +5,7 @@ pub mod events;
 pub mod launch;
 pub mod list;
 pub mod logs;
+mod policy;
 pub mod prompt;
 pub mod resume;
 pub mod session;
@@ -67,7 +68,7 @@ pub(super) fn instance_id(text: &str) -> ApiResult<InstanceId> {
 const STORE_LIMIT: Duration = Duration::from_secs(15);
 
 /// The instance that a path names.
-pub(super) async fn instance(state: &AppState, text: &str) -> ApiResult<Instance> {
+pub async fn instance(state: &AppState, text: &str) -> ApiResult<Instance> {
     let id = instance_id(text)?;
     kandev_store::within(STORE_LIMIT, instances::get(&state.pool, id))
         .await?

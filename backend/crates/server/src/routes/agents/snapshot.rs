@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::session::SessionState;
 use super::turns::{TurnView, view};
 use crate::error::{ApiError, ApiResult};
+use crate::routes::permissions::PermissionView;
 use crate::state::AppState;
 
 /// How many turns are shown: older ones are pages of `GET /agents/{id}/turns`.
@@ -45,9 +46,8 @@ pub(super) struct Snapshot {
     /// Of the running turn: what was said of each, the latest of each field. At most 64.
     #[schema(value_type = Vec<Object>)]
     open_tool_calls: Vec<ToolCall>,
-    /// Those that wait for an answer. None do: the launch's policy answers.
-    #[schema(value_type = Vec<Object>)]
-    permissions: [(); 0],
+    /// Those that wait for an answer, oldest first.
+    permissions: Vec<PermissionView>,
 }
 
 /// A tool call's fields, as the agent gave them.
@@ -81,7 +81,7 @@ pub(super) async fn load(state: &AppState, id: InstanceId) -> ApiResult<Snapshot
         turns,
         total_turns: found.total_turns,
         open_tool_calls,
-        permissions: [],
+        permissions: found.permissions.into_iter().map(Into::into).collect(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! An instance, as callers see it.
 
 use chrono::{DateTime, Utc};
-use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
+use kandev_domain::status::InstanceLifecycle;
 use kandev_domain::{FailureCode, InstanceStatus, TurnState};
 use kandev_store::instances::{Holder, Instance};
 use serde::Serialize;
@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::policy::PolicyView;
 use crate::state::AppState;
 
 /// Why an instance failed.
@@ -80,7 +81,8 @@ pub struct AgentInstance {
     priority: i32,
     #[schema(value_type = Object)]
     metadata: Value,
-    permission_policy: PermissionPolicy,
+    /// A policy, or an object of policies by kind of tool.
+    permission_policy: PolicyView,
     lifecycle: InstanceLifecycle,
     /// Names of the variables it was launched with; values are not shown.
     env_names: Vec<String>,
@@ -106,6 +108,7 @@ impl AgentInstance {
             server: instance.holder.clone().filter(|h| !h.ended).map(ServerRef::from),
             queue_position: queue_position(state, &instance),
             error: InstanceError::of(&instance),
+            permission_policy: PolicyView::of(&instance),
             agent_type: instance.agent_type,
             workspace_path: instance.workspace_path,
             container_id: instance.container_id,
@@ -116,7 +119,6 @@ impl AgentInstance {
             resumed_from: instance.resumed_from.map(|id| id.0),
             priority: instance.priority,
             metadata: instance.metadata,
-            permission_policy: instance.permission_policy,
             lifecycle: instance.lifecycle,
             env_names: instance.env_names,
             exit_code: instance.exit_code,

@@ -28,6 +28,7 @@ use crate::edge::extract::{ApiPath, ApiQuery, from_json};
 use crate::edge::request_id::RequestId;
 use crate::error::{ApiError, ApiResult, ErrorBody, ErrorCode};
 use crate::routes::page::names;
+use crate::routes::permissions::{AnswerBody, PermissionView, permission_id};
 use crate::routes::socket::{self, MAX_MISSED};
 use crate::routes::sse::{Follow as _, KEEP_ALIVE};
 use crate::state::AppState;
@@ -55,6 +56,14 @@ struct Envelope {
 #[derive(Default, Deserialize)]
 struct Named {
     r#ref: Option<Value>,
+}
+
+/// An answer to a permission request.
+#[derive(Deserialize)]
+struct PermissionCommand {
+    permission_id: String,
+    #[serde(flatten)]
+    answer: AnswerBody,
 }
 
 /// What is sent.
@@ -88,6 +97,9 @@ enum Done {
     Cancel {
         message: &'static str,
     },
+    Permission {
+        permission: PermissionView,
+    },
 }
 
 /// Why the server closes.
@@ -103,8 +115,8 @@ enum Close {
 /// Events and commands over a WebSocket
 ///
 /// Sends `{"type":"event","event":{…}}` for every event, in order, from `after` on (and `{"type":"reset","oldest_seq":n}` where
-/// older ones are not kept any more). Takes `{"type":"prompt","message"|"prompt","when_busy","ref"}` and
-/// `{"type":"cancel","reason","ref"}`, and answers `{"type":"accepted","ref",…}`, or `{"type":"error","ref",…}` with the fields of
+/// older ones are not kept any more). Takes `{"type":"prompt","message"|"prompt","when_busy","ref"}`,
+/// `{"type":"cancel","reason","ref"}` and `{"type":"permission","permission_id","option_id"|"kind"|"outcome","ref"}`, and answers `{"type":"accepted","ref",…}`, or `{"type":"error","ref",…}` with the fields of
 /// the error body. Closes with 1000 when the instance has ended and all was sent, with 1001 when the server stops.
 #[utoipa::path(
     get, path = "/api/v1/agents/{id}/ws", tag = "agents",
@@ -310,7 +322,19 @@ impl Commands {
                 };
                 Ok(Done::Cancel { message })
             }
-            _ => Err(ApiError::validation("type", "must be 'prompt' or 'cancel'")),
+            "permission" => {
+                let body = from_json::<PermissionCommand>(bytes)?;
+                let id = permission_id(&body.permission_id)?;
+                let answer = body.answer.into_answer()?;
+                let answered = orchestrator.answer_permission(self.id, id, answer).await?;
+                Ok(Done::Permission {
+                    permission: answered.into(),
+                })
+            }
+            _ => Err(ApiError::validation(
+                "type",
+                "must be 'prompt', 'cancel' or 'permission'",
+            )),
         }
     }
 }

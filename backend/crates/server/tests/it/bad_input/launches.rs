@@ -113,7 +113,6 @@ async fn are_refused_by_the_field() {
         ("mcp_servers", json!({"mcp_servers": {"name": "x"}})),
         ("mode", json!({"mode": 7})),
         ("config_options", json!({"config_options": []})),
-        ("permission_policy", json!({"permission_policy": "ask"})),
         ("permission_policy", json!({"permission_policy": "perhaps"})),
         ("lifecycle", json!({"lifecycle": "forever"})),
         ("on_lost", json!({"on_lost": "cry"})),
