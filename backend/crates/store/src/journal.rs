@@ -31,7 +31,7 @@ use crate::turns::{NewTurn, TurnPatch};
 pub use all::{AllQuery, AllReader, Read, Reset, Room, take_over_order};
 pub use logs::{LogLine, LogPage, LogQuery, logs};
 pub use place::{InvalidPlace, Place};
-pub use read::{EventPage, EventQuery, Position, Standing, events, position, standing};
+pub use read::{EventPage, EventQuery, Position, Standing, event_of, events, position, standing};
 pub use tail::{LastLines, StoredLine, last_lines};
 
 /// How long a connection may take to be made.

@@ -235,11 +235,13 @@ impl Record {
         let data = match self.data {
             Data::Json(json) => json,
             Data::Slice(range) => {
-                let text = String::from_utf8_lossy(&self.line[range]).into_owned();
-                // What a reader took for JSON and is none is shown as text rather than hiding the page it is on.
-                RawValue::from_string(text.clone())
-                    .or_else(|_| serde_json::value::to_raw_value(&text))
-                    .map_err(|_| DamagedBatch("its data is not JSON"))?
+                let json = &self.line[range];
+                match serde_json::from_slice::<&RawValue>(json) {
+                    Ok(raw) => raw.to_owned(),
+                    // What a reader took for JSON and is none is shown as text rather than hiding the page it is on.
+                    Err(_) => serde_json::value::to_raw_value(&String::from_utf8_lossy(json))
+                        .map_err(|_| DamagedBatch("its data is not JSON"))?,
+                }
             }
             Data::Log { stream, level } => {
                 let message = String::from_utf8_lossy(&self.line);

@@ -12,8 +12,11 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgPool, Row};
 
 use super::place::Place;
-use super::read::{JournalRow, ROWS_AT_ONCE, damaged};
+use super::read::{JournalRow, damaged};
 use crate::error::Result;
+
+/// How many rows are fetched at once, which bounds the memory of a read.
+const ROWS_AT_ONCE: i64 = 16;
 
 /// Which events of all instances to read.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use kandev_domain::{InstanceId, LogLevel, LogStream};
 use sqlx::PgPool;
 
-use super::read::{JournalRow, ROWS_AT_ONCE};
+use super::read::{BYTES_AT_ONCE, JournalRow, MAX_ROWS};
 use crate::error::Result;
 use crate::record::{Data, Record};
 
@@ -127,7 +127,8 @@ async fn counted_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result
     let mut edge = query.after.unwrap_or(i64::MAX);
     let mut lines = Vec::new();
     while lines.len() <= query.limit {
-        let rows = log_rows(pool, id, edge, backwards).await?;
+        let missing = query.limit + 1 - lines.len();
+        let rows = log_rows(pool, id, edge, backwards, missing).await?;
         if rows.is_empty() {
             break;
         }
@@ -170,7 +171,7 @@ async fn scanned_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result
     let mut edge = 0;
     let mut more = false;
     loop {
-        let rows = log_rows(pool, id, edge, false).await?;
+        let rows = log_rows(pool, id, edge, false, MAX_ROWS).await?;
         let Some(last) = rows.last() else { break };
         edge = last.last_seq;
         for row in &rows {
@@ -201,18 +202,31 @@ async fn scanned_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result
     })
 }
 
-async fn log_rows(pool: &PgPool, id: InstanceId, edge: i64, backwards: bool) -> Result<Vec<JournalRow>> {
+async fn log_rows(
+    pool: &PgPool,
+    id: InstanceId,
+    edge: i64,
+    backwards: bool,
+    wanted: usize,
+) -> Result<Vec<JournalRow>> {
     let sql = if backwards {
-        "SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND first_seq < $2 \
-         AND log_stdout + log_stderr + log_system > 0 ORDER BY first_seq DESC LIMIT $3"
+        "SELECT first_seq, last_seq, body FROM (\
+           SELECT *, sum(octet_length(body)) OVER (ORDER BY first_seq DESC) - octet_length(body) AS bytes_before FROM (\
+             SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND first_seq < $2 \
+             AND log_stdout + log_stderr + log_system > 0 ORDER BY first_seq DESC LIMIT $3) AS rows) AS sized \
+         WHERE bytes_before < $4 ORDER BY first_seq DESC"
     } else {
-        "SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND last_seq > $2 \
-         AND log_stdout + log_stderr + log_system > 0 ORDER BY first_seq LIMIT $3"
+        "SELECT first_seq, last_seq, body FROM (\
+           SELECT *, sum(octet_length(body)) OVER (ORDER BY first_seq) - octet_length(body) AS bytes_before FROM (\
+             SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND last_seq > $2 \
+             AND log_stdout + log_stderr + log_system > 0 ORDER BY first_seq LIMIT $3) AS rows) AS sized \
+         WHERE bytes_before < $4 ORDER BY first_seq"
     };
     let rows = sqlx::query(sql)
         .bind(id.0)
         .bind(edge)
-        .bind(ROWS_AT_ONCE)
+        .bind(MAX_ROWS.min(wanted) as i64)
+        .bind(BYTES_AT_ONCE)
         .fetch_all(pool)
         .await?;
     rows.iter().map(JournalRow::try_from).collect()

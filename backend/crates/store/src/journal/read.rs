@@ -95,8 +95,10 @@ pub struct EventPage {
     pub oldest: Option<i64>,
 }
 
-/// How many rows are fetched at once, which bounds the memory of a read.
-pub(super) const ROWS_AT_ONCE: i64 = 16;
+/// How many rows are fetched at once at most; a slow agent has one for each event.
+pub(super) const MAX_ROWS: usize = 1000;
+/// Rows are fetched up to so many packed bytes (at least one row), which bounds the memory of a read.
+pub(super) const BYTES_AT_ONCE: i64 = 1 << 20;
 
 /// Reads one page of events.
 pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result<EventPage> {
@@ -109,7 +111,8 @@ pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result
     let mut bytes = 0;
     let mut after = query.after;
     loop {
-        let (oldest, rows) = rows_after(pool, id, after, if mask == 0 { i32::MAX } else { mask }).await?;
+        let missing = query.limit - page.events.len();
+        let (oldest, rows) = rows_after(pool, id, after, mask, missing).await?;
         if oldest > after + 1 {
             if after > query.after {
                 // Removed just now; the next page says so.
@@ -134,12 +137,16 @@ pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result
                     return Ok(page);
                 }
                 bytes += record.line.len() + 200;
-                page.events
-                    .push(record.into_event(id, seq).map_err(|e| damaged(id, seq, &e))?);
+                page.events.push(event_of(record, id, seq)?);
             }
         }
         after = end;
     }
+}
+
+/// A record as the event that callers see.
+pub fn event_of(record: Record, id: InstanceId, seq: i64) -> Result<Event> {
+    record.into_event(id, seq).map_err(|e| damaged(id, seq, &e))
 }
 
 pub(super) fn damaged(id: InstanceId, seq: i64, problem: &DamagedBatch) -> StoreError {
@@ -184,20 +191,39 @@ impl JournalRow {
 }
 
 /// The oldest event that is there (1 if there is none), and rows, as of one moment: what is removed cannot go unnoticed.
-async fn rows_after(pool: &PgPool, id: InstanceId, after: i64, mask: i32) -> Result<(i64, Vec<JournalRow>)> {
+async fn rows_after(
+    pool: &PgPool,
+    id: InstanceId,
+    after: i64,
+    mask: i32,
+    wanted: usize,
+) -> Result<(i64, Vec<JournalRow>)> {
+    // Where every event counts, no row beyond the wanted ones is needed, but for the first that shows that there are more.
+    let (mask, events) = match mask {
+        0 => (i32::MAX, wanted as i64),
+        mask => (mask, i64::from(i32::MAX)),
+    };
     // The row that holds `after + 1` may begin before it: rows follow each other without a gap, so it is the last one
-    // that begins at or before.
+    // that begins at or before. The length of a body is known without reading it.
     let rows = sqlx::query(
         "SELECT (SELECT first_seq FROM journal WHERE instance_id = $1 ORDER BY first_seq LIMIT 1) AS oldest, found.* \
-         FROM (SELECT 1) one LEFT JOIN LATERAL \
-         (SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND kinds & $3 <> 0 AND last_seq > $2 \
-         AND first_seq >= coalesce((SELECT max(first_seq) FROM journal WHERE instance_id = $1 AND first_seq <= $2 + 1), 0) \
-         ORDER BY first_seq LIMIT $4) found ON true ORDER BY found.first_seq",
+         FROM (SELECT 1) one LEFT JOIN LATERAL (\
+           SELECT first_seq, last_seq, body FROM (\
+             SELECT *, first_value(first_seq) OVER earlier AS first_found, \
+               sum(octet_length(body)) OVER earlier - octet_length(body) AS bytes_before FROM (\
+               SELECT first_seq, last_seq, body FROM journal \
+               WHERE instance_id = $1 AND kinds & $3 <> 0 AND last_seq > $2 AND first_seq >= \
+                 coalesce((SELECT max(first_seq) FROM journal WHERE instance_id = $1 AND first_seq <= $2 + 1), 0) \
+               ORDER BY first_seq LIMIT $4) AS rows WINDOW earlier AS (ORDER BY first_seq)) AS sized \
+           WHERE bytes_before < $5 AND first_seq <= greatest(first_found, $2 + 1) + $6) found ON true \
+         ORDER BY found.first_seq",
     )
     .bind(id.0)
     .bind(after)
     .bind(mask)
-    .bind(ROWS_AT_ONCE)
+    .bind(MAX_ROWS.min(wanted.saturating_add(1)) as i64)
+    .bind(BYTES_AT_ONCE)
+    .bind(events)
     .fetch_all(pool)
     .await?;
     let oldest = match rows.first() {
