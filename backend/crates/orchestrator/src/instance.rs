@@ -34,14 +34,17 @@ mod turns;
 mod verdict;
 mod waits;
 
+use std::sync::Arc;
+
 use kandev_domain::content::PromptError;
 use kandev_domain::lifecycle::Refusal;
 use kandev_domain::{InstanceStatus, TurnId, TurnState};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use crate::command::Command;
+use crate::fresh::Stored;
 
 pub(crate) use actor::{Actor, Parts};
 pub use choices::Choices;
@@ -69,7 +72,7 @@ pub struct View {
     pub turn_state: TurnState,
     /// How many turns have their end.
     pub ended_turns: u32,
-    /// The last event stored. Every commit with events changes it, and so wakes those who follow.
+    /// The last event stored. Every commit with events changes it.
     pub seq: i64,
 }
 
@@ -120,4 +123,5 @@ pub enum Stopped {
 pub(crate) struct Handle {
     pub mailbox: mpsc::Sender<Command>,
     pub view: watch::Receiver<View>,
+    pub fresh: broadcast::Sender<Arc<Stored>>,
 }

@@ -6,6 +6,7 @@
 pub mod catalogue;
 mod changes;
 mod command;
+mod fresh;
 mod home;
 pub mod instance;
 pub mod journal;
@@ -34,6 +35,7 @@ use tokio_util::task::TaskTracker;
 pub use catalogue::Catalogue;
 pub use changes::Changes;
 pub use command::CommandError;
+pub use fresh::Stored;
 pub use instance::{
     Accepted, AnswerRefused, Cancelled, Failure, PermissionAnswer, PromptRefused, Stopped, View,
 };

@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::catalogue::Catalogue;
 use crate::command::{self, Command};
+use crate::fresh::Stored;
 use crate::instance::{Actor, Handle, Parts as ActorParts, View};
 use crate::journal::{Journal, Trouble};
 use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest};
@@ -239,6 +240,13 @@ impl Orchestrator {
     /// News of instances that other servers hold.
     pub(crate) fn news(&self) -> broadcast::Receiver<Option<InstanceId>> {
         self.shared.wakes.journals.subscribe()
+    }
+
+    /// What is stored from now on of an instance that is held here. It ends when the instance is not held any more.
+    pub fn follow(&self, id: InstanceId) -> Option<broadcast::Receiver<Arc<Stored>>> {
+        lock(&self.held.handles)
+            .get(&id)
+            .map(|handle| handle.fresh.subscribe())
     }
 
     /// Launches an instance, and answers once it has a container or a place in the queue.

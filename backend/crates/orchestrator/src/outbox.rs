@@ -18,6 +18,7 @@ use kandev_store::sessions::SessionFacet;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::fresh::{MAX_BYTES, Stored};
 use crate::instance::View;
 use crate::journal::{Journal, JournalError};
 use crate::lease::{Lost, Term};
@@ -37,13 +38,15 @@ pub(crate) enum Effect {
     Reply(Box<dyn FnOnce() + Send>),
     /// What watchers see.
     View(View),
+    /// The batch itself, for those who follow.
+    Publish(Stored),
 }
 
-type Stored = Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
+type Storing = Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
 
 struct InFlight {
     effects: Vec<Effect>,
-    stored: Stored,
+    stored: Storing,
 }
 
 /// Where a record belongs.
@@ -226,18 +229,19 @@ impl Outbox {
         self.records.is_empty() && self.changes.is_empty() && self.effects.is_empty()
     }
 
-    /// Sends what has gathered on its way, unless a batch is on its way already.
-    pub(crate) fn flush(&mut self) {
+    /// Sends what has gathered on its way, unless a batch is on its way already. If it is `followed`, its events are kept
+    /// until they are stored.
+    pub(crate) fn flush(&mut self, followed: bool) {
         if self.in_flight.is_some() || self.is_empty() {
             return;
         }
         let records = std::mem::take(&mut self.records);
         let changes = std::mem::take(&mut self.changes);
-        let effects = std::mem::take(&mut self.effects);
+        let mut effects = std::mem::take(&mut self.effects);
         let durable = std::mem::take(&mut self.durable);
-        self.bytes = 0;
+        let bytes = std::mem::take(&mut self.bytes);
         let term = Arc::clone(&self.term);
-        let stored: Stored = if records.is_empty() && changes.is_empty() {
+        let stored: Storing = if records.is_empty() && changes.is_empty() {
             Box::pin(async move { term.current().await.map_err(|Lost| JournalError::Fenced) })
         } else {
             let batch = Batch::new(
@@ -248,6 +252,21 @@ impl Outbox {
                 changes,
                 durable,
             );
+            if !records.is_empty() {
+                let kept = if followed && bytes <= MAX_BYTES {
+                    records
+                } else {
+                    Vec::new()
+                };
+                // First, so that who is woken by another effect finds it.
+                effects.insert(
+                    0,
+                    Effect::Publish(Stored {
+                        first_seq: self.next_seq,
+                        records: kept,
+                    }),
+                );
+            }
             self.next_seq = batch.last_seq() + 1;
             let journal = self.journal.clone();
             Box::pin(async move {

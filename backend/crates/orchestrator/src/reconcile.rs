@@ -291,7 +291,7 @@ async fn lose(
     let data = json!({"status": InstanceStatus::Failed, "exit_code": exit_code, "error": error});
     outbox.event(now, EventKind::Status, context, &data);
     outbox.durable();
-    outbox.flush();
+    outbox.flush(false);
     outbox.stored().await?;
     tracing::warn!(instance_id = %instance.id, "{message}");
     Ok(true)

@@ -11,7 +11,7 @@ use kandev_domain::lifecycle::{self, Decision, State};
 use kandev_domain::{EventKind, InstanceStatus, LogLevel, SessionKey, TurnState};
 use kandev_runtime::{ContainerId, ExitStatus, ExitWatch, RuntimeError};
 use kandev_store::journal::{Change, Position};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -26,6 +26,7 @@ use super::waits::{LinkStep, granted, next, next_of_link, send_first};
 use super::{Cancelled, Handle, MAILBOX, Stopped, View};
 use crate::Shared;
 use crate::command::{Answer, Command, Reply, Request};
+use crate::fresh::{BATCHES, Stored};
 use crate::journal::JournalError;
 use crate::launch::InstanceSpec;
 use crate::lease::Term;
@@ -164,6 +165,7 @@ pub(crate) struct Actor {
     pub(super) life_until: Instant,
     pub(super) idle_since: Option<Instant>,
     view: watch::Sender<View>,
+    fresh: broadcast::Sender<Arc<Stored>>,
     mailbox: mpsc::Receiver<Command>,
 }
 
@@ -187,6 +189,7 @@ impl Actor {
         if let Some(take_up) = take_up {
             actor.restore(take_up);
         }
+        let fresh = actor.fresh.clone();
         let ended = OnEnd(Some(on_end));
         shared.tracker.spawn(
             async move {
@@ -198,6 +201,7 @@ impl Actor {
         Handle {
             mailbox: commands,
             view: watcher,
+            fresh,
         }
     }
 
@@ -265,6 +269,7 @@ impl Actor {
             life_until: Instant::now() + std::time::Duration::from_secs(seconds),
             idle_since: None,
             view,
+            fresh: broadcast::Sender::new(BATCHES),
             mailbox,
             spec,
         }
@@ -298,7 +303,7 @@ impl Actor {
         loop {
             self.show();
             self.save();
-            self.outbox.flush();
+            self.outbox.flush(self.fresh.receiver_count() > 0);
             self.watch_stall();
             if matches!(self.phase, Phase::Settled { .. }) && self.outbox.is_idle() {
                 self.remove();
@@ -381,9 +386,10 @@ impl Actor {
                 Effect::Reply(reply) => reply(),
                 Effect::CloseStdin => self.close_stdin(),
                 Effect::View(view) => drop(self.view.send_replace(View { seq, ..view })),
+                // Nobody follows: then nobody needs it.
+                Effect::Publish(stored) => drop(self.fresh.send(Arc::new(stored))),
             }
         }
-        // Every commit wakes those who follow.
         self.view
             .send_if_modified(|view| std::mem::replace(&mut view.seq, seq) != seq);
     }

@@ -1,16 +1,20 @@
 //! One reader of an instance's events, whatever way they go out.
 //!
-//! The database is the only source. The watch of the instance's task only says when to look again, so a reader that is
-//! slow, or late, or comes to a server that does not hold the instance, gets the same events: each once, in order.
+//! The database is the source that always works: a reader that is slow, or late, or comes to a server that does not hold
+//! the instance, gets the same events, each once, in order. One that keeps up is handed what the instance's task has just
+//! stored.
 
 use std::fmt::Display;
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use kandev_domain::{Event, EventKind, InstanceId};
-use kandev_orchestrator::Changes;
+use kandev_orchestrator::{Changes, Stored};
 use kandev_store::StoreError;
 use kandev_store::journal::{self, EventQuery, Standing};
 use serde::Serialize;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
 
 use crate::error::{ApiError, ApiResult};
 use crate::routes::sse::{self, Follow, LAST_EVENT_ID};
@@ -35,7 +39,14 @@ pub(super) struct Follower {
     id: InstanceId,
     kinds: Vec<EventKind>,
     cursor: i64,
+    /// Tells when to look while the instance is not held here.
     changes: Changes,
+    /// What is stored from now on, while the instance is held here.
+    fresh: Option<broadcast::Receiver<Arc<Stored>>>,
+    /// Of that, what is not all given out.
+    held: Option<Arc<Stored>>,
+    /// There may be events in the database that will not come by `fresh`.
+    behind: bool,
 }
 
 /// Where a reader wants to begin, and which part of its request said so.
@@ -86,12 +97,25 @@ impl Follow for Follower {
             if self.state.stopping.is_cancelled() {
                 return Ok(Step::Stopping);
             }
+            if self.held.is_some() {
+                let events = self.take_held()?;
+                if !events.is_empty() {
+                    return Ok(Step::Events(events));
+                }
+                continue;
+            }
+            if !self.behind {
+                self.wait().await;
+                continue;
+            }
             match self.read().await {
                 Ok(Some(step)) => return Ok(step),
-                Ok(None) => self.wait().await,
+                // What is waited for says whether to read again.
+                Ok(None) => self.behind = false,
                 // The connection stays: the database will be back.
                 Err(error) if error.is_transient() => {
                     tracing::debug!(%error, "a stream waits for the database");
+                    self.fresh = None;
                     self.changes.look_soon();
                     self.wait().await;
                 }
@@ -113,6 +137,9 @@ impl Follower {
             id,
             kinds,
             cursor: after,
+            fresh: None,
+            held: None,
+            behind: true,
         }
     }
 
@@ -121,6 +148,7 @@ impl Follower {
         loop {
             // First subscribe, then read: what is committed in between wakes the next wait.
             self.changes.subscribe();
+            self.subscribe();
             let Some(standing) = journal::standing(&self.state.pool, self.id).await? else {
                 return Ok(Some(Step::Ended));
             };
@@ -154,11 +182,69 @@ impl Follower {
         Step::Reset(Reset { oldest_seq })
     }
 
-    async fn wait(&mut self) {
-        tokio::select! {
-            () = self.changes.wait() => {}
-            () = self.state.stopping.cancelled() => {}
+    fn subscribe(&mut self) {
+        if self.fresh.is_none() {
+            self.fresh = self.state.orchestrator.follow(self.id);
         }
+    }
+
+    /// Waits until there may be more.
+    async fn wait(&mut self) {
+        let stopping = self.state.stopping.clone();
+        let woken = async {
+            let Some(fresh) = &mut self.fresh else {
+                self.changes.wait().await;
+                self.behind = true;
+                return;
+            };
+            match fresh.recv().await {
+                Ok(stored) => self.held = Some(stored),
+                // What was missed is in the database.
+                Err(RecvError::Lagged(_)) => self.behind = true,
+                // The task has ended, or has let the instance go.
+                Err(RecvError::Closed) => {
+                    self.fresh = None;
+                    self.behind = true;
+                }
+            }
+        };
+        tokio::select! {
+            () = woken => {}
+            () = stopping.cancelled() => {}
+        }
+    }
+
+    /// The next page of what was handed over. None of it if that is not what comes next.
+    fn take_held(&mut self) -> Result<Vec<Event>, StoreError> {
+        let mut events = Vec::new();
+        let Some(held) = &self.held else { return Ok(events) };
+        let skip = usize::try_from(self.cursor + 1 - held.first_seq);
+        let (Ok(skip), false) = (skip, held.records.is_empty()) else {
+            self.held = None;
+            self.behind = true;
+            return Ok(events);
+        };
+        let records = held.records.get(skip..).unwrap_or_default();
+        let mut bytes = 0;
+        let mut given = 0;
+        for record in records {
+            if given == PAGE_EVENTS || bytes >= PAGE_BYTES {
+                break;
+            }
+            bytes += record.line.len();
+            given += 1;
+            // It may be the last one, which only the instance's row can tell.
+            self.behind |= record.kind == EventKind::Status;
+            let seq = self.cursor + given as i64;
+            if self.kinds.is_empty() || self.kinds.contains(&record.kind) {
+                events.push(journal::event_of(record.clone(), self.id, seq)?);
+            }
+        }
+        self.cursor += given as i64;
+        if given == records.len() {
+            self.held = None;
+        }
+        Ok(events)
     }
 }
 
