@@ -78,9 +78,11 @@ pub(super) fn frame(out: &mut Vec<u8>, id: impl Display, event: &str, data: &imp
         out.extend_from_slice(b"null");
     }
     // An agent may have a carriage return between two tokens, which would end the line here.
-    for byte in &mut out[start..] {
-        if matches!(*byte, b'\r' | b'\n') {
-            *byte = b' ';
+    if [b'\r', b'\n'].iter().any(|end| out[start..].contains(end)) {
+        for byte in &mut out[start..] {
+            if matches!(*byte, b'\r' | b'\n') {
+                *byte = b' ';
+            }
         }
     }
     out.extend_from_slice(b"\n\n");
