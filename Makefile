@@ -2,7 +2,7 @@
 # Where each step lives: scripts/ (see docs/operations.md).
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test test-agents bench images compose-up compose-down openapi fmt clean
+.PHONY: help dev test test-agents bench soak images compose-up compose-down openapi fmt clean
 
 help: ## Shows this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ test-agents: ## Real third-party agents in containers, on a scripted model provi
 
 bench: ## The rows of the benchmark, or BENCH="B1 B3", each against a baseline of the same run
 	@scripts/bench.sh
+
+soak: ## Rounds of kills of server and database (ROUNDS=100, SEED=n)
+	@scripts/soak.sh
 
 images: ## All images, built without an image registry
 	@scripts/images/all.sh

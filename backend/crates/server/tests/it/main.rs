@@ -34,6 +34,8 @@ mod secrets;
 mod serve;
 mod service;
 mod session_restarts;
+#[cfg(feature = "soak")]
+mod soak;
 mod streams;
 mod support;
 mod turns;

@@ -292,11 +292,16 @@ pub(crate) struct Moments(pub(crate) u64);
 
 impl Moments {
     pub(crate) fn next(&mut self) -> Duration {
+        Duration::from_millis(20 + self.draw(700))
+    }
+
+    /// A number below `limit`.
+    pub(crate) fn draw(&mut self, limit: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        Duration::from_millis(20 + (self.0 >> 33) % 700)
+        (self.0 >> 33) % limit
     }
 }
 
