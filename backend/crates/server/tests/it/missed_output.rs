@@ -44,18 +44,24 @@ async fn gaps(stack: &Stack, id: &str) -> Vec<Value> {
     gaps.map(|e| e["data"].clone()).collect()
 }
 
+/// A turn that says "before", and all else up to "after" while there is no server: whose it was.
+async fn says_without_server(stack: &mut Stack, script: &str) -> String {
+    let id = launch(stack).await;
+    let turn = stack.prompt(&id, script).await;
+    heard(stack, &id, &turn, "before").await;
+    stack.kill().await;
+    has_said(stack, &id, |said| contains(said, "after")).await;
+    stack.boot().await;
+    let ended = turn_ended(stack, &id, &turn).await;
+    assert_eq!(ended["status"], "completed");
+    id
+}
+
 #[tokio::test]
 async fn long_lines_of_a_time_without_server_are_whole() {
     let mut stack = Stack::start().await;
-    let id = launch(&stack).await;
     let script = "/say before\n/sleep 1500\n/line 100k\n/line 5m\n/line 16384\n/line 16385\n/say after";
-    let turn = stack.prompt(&id, script).await;
-    heard(&stack, &id, &turn, "before").await;
-    stack.kill().await;
-    has_said(&stack, &id, |said| contains(said, "after")).await;
-    stack.boot().await;
-    let ended = turn_ended(&stack, &id, &turn).await;
-    assert_eq!(ended["status"], "completed");
+    let id = says_without_server(&mut stack, script).await;
     assert_whole(&stack, &id).await;
     assert_eq!(gaps(&stack, &id).await, Vec::<Value>::new());
     stack.settle().await;
@@ -90,15 +96,8 @@ async fn a_line_that_was_half_heard_is_whole() {
 #[tokio::test]
 async fn characters_that_the_log_has_spoilt_are_a_gap() {
     let mut stack = Stack::start().await;
-    let id = launch(&stack).await;
     let script = "/say before\n/sleep 1500\n/large-chunk-utf8 300k\n/line 100k\n/say after";
-    let turn = stack.prompt(&id, script).await;
-    heard(&stack, &id, &turn, "before").await;
-    stack.kill().await;
-    has_said(&stack, &id, |said| contains(said, "after")).await;
-    stack.boot().await;
-    let ended = turn_ended(&stack, &id, &turn).await;
-    assert_eq!(ended["status"], "completed");
+    let id = says_without_server(&mut stack, script).await;
 
     let written = copy(&stack, &id);
     let written: Vec<&str> = std::str::from_utf8(&written).unwrap().lines().collect();
