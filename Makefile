@@ -19,7 +19,7 @@ test-agents: ## Real third-party agents in containers, on a scripted model provi
 bench: ## The rows of the benchmark, or BENCH="B1 B3", each against a baseline of the same run
 	@scripts/bench.sh
 
-soak: ## Rounds of kills of server and database (ROUNDS=100, SEED=n)
+soak: ## Rounds of kills of server, database and engine (ROUNDS=100, SEED=n)
 	@scripts/soak.sh
 
 images: ## All images, built without an image registry

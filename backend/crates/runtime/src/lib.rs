@@ -39,6 +39,13 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     /// How it stands.
     async fn inspect(&self, id: &ContainerId) -> Result<ContainerState>;
 
+    /// A sign that the engine keeps with a running container as long as the engine itself runs: which [`Self::has_sign`]
+    /// does not know any more, it has restarted since.
+    async fn run_sign(&self, id: &ContainerId) -> Result<RunSign>;
+
+    /// Whether the engine's run is still the one that gave the sign.
+    async fn has_sign(&self, id: &ContainerId, sign: &RunSign) -> Result<bool>;
+
     /// Runs a process inside.
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<Exec>;
 

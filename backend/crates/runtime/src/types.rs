@@ -250,6 +250,10 @@ pub struct ExecSpec {
     pub stdin: bool,
 }
 
+/// What an engine knows as long as it runs. See [`ContainerRuntime::run_sign`](crate::ContainerRuntime::run_sign).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunSign(pub String);
+
 /// A process inside.
 pub struct Exec {
     /// To it; none unless asked for. Shutting it down closes the process's stdin.

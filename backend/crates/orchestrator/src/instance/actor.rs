@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kandev_acp::dialect::Negotiated;
-use kandev_acp::{FrameWriter, KandevState, Peer};
+use kandev_acp::{FrameWriter, KandevState, Line, Peer};
 use kandev_domain::lifecycle::{self, Decision, State};
 use kandev_domain::{EventKind, InstanceStatus, LogLevel, SessionKey, TurnState};
-use kandev_runtime::{ContainerId, ExitStatus, ExitWatch, RuntimeError};
+use kandev_runtime::{Channel, ContainerId, ExitStatus, ExitWatch, RunSign, RuntimeError};
 use kandev_store::journal::{Change, Position};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -62,7 +62,8 @@ pub(super) enum Phase {
 pub(super) enum EngineDone {
     Created(Result<ContainerId, RuntimeError>),
     Connected(Result<Connected, RuntimeError>),
-    Reconnected(Result<Reconnected, RuntimeError>),
+    /// And whether the engine was away meanwhile.
+    Reconnected(Result<Reconnected, RuntimeError>, bool),
     Stopped(Result<(), RuntimeError>),
     Removed(Result<(), RuntimeError>),
 }
@@ -70,6 +71,8 @@ pub(super) enum EngineDone {
 pub(super) struct Connected {
     pub(super) stdio: super::catch_up::Stdio,
     pub(super) exit: ExitWatch,
+    /// Of the engine's present run, if it could be had.
+    pub(super) sign: Option<RunSign>,
 }
 
 type EngineCall = Pin<Box<dyn Future<Output = EngineDone> + Send>>;
@@ -83,6 +86,8 @@ pub(super) struct Link {
     pub ended: bool,
     /// It is read from the engine's log, after the container's end.
     pub from_log: bool,
+    /// What it ended with, without a newline.
+    pub(super) rest: Vec<(Channel, Line)>,
 }
 
 /// The session, once established.
@@ -143,7 +148,14 @@ pub(crate) struct Actor {
     pub(super) unsent: std::collections::VecDeque<Bytes>,
     /// Frames since the link was made that may not have reached the agent, by number.
     pub(super) unwritten: std::collections::VecDeque<(u64, Bytes)>,
+    /// Answers and notices that were written a moment ago, and may not have come further than the engine.
+    pub(super) just_written: std::collections::VecDeque<(Instant, Bytes)>,
     pub(super) numbered: u64,
+    /// The last one that was let out, and the last one that the writer has.
+    pub(super) let_out: u64,
+    pub(super) given: u64,
+    /// How many went to connections before this one.
+    pub(super) written_before: u64,
     /// Frames of another process of which that was not known.
     pub(super) ambiguous: Vec<Bytes>,
     /// When those are decided on.
@@ -156,6 +168,10 @@ pub(crate) struct Actor {
     pub(super) stalled: Option<Instant>,
     /// The marks of the container's first lines.
     pub(super) head: super::marks::Head,
+    /// How the numbers of lines go with the engine's log.
+    pub(super) shifts: super::shifts::Shifts,
+    /// The connection to the engine, and what is known of its breaks.
+    pub(super) breaks: super::relink::Breaks,
     /// An end that was under way.
     pub(super) taken_cause: Option<Cause>,
     /// Lines of each pipe that were stored when the instance was taken up.
@@ -164,7 +180,7 @@ pub(crate) struct Actor {
     pub(super) handshake_until: Option<Instant>,
     pub(super) life_until: Instant,
     pub(super) idle_since: Option<Instant>,
-    view: watch::Sender<View>,
+    pub(super) view: watch::Sender<View>,
     fresh: broadcast::Sender<Arc<Stored>>,
     mailbox: mpsc::Receiver<Command>,
 }
@@ -255,13 +271,19 @@ impl Actor {
             stop_replies: Vec::new(),
             unsent: std::collections::VecDeque::new(),
             unwritten: std::collections::VecDeque::new(),
+            just_written: std::collections::VecDeque::new(),
             numbered: 0,
+            let_out: 0,
+            given: 0,
+            written_before: 0,
             ambiguous: Vec::new(),
             resend_at: None,
             unread: false,
             reread_at: None,
             stalled: None,
             head: super::marks::Head::default(),
+            shifts: super::shifts::Shifts::default(),
+            breaks: super::relink::Breaks::default(),
             taken_cause: None,
             taken_lines: kandev_store::journal::PipeLines::default(),
             saved_text: String::new(),
@@ -301,6 +323,7 @@ impl Actor {
 
     async fn steps(mut self) {
         loop {
+            self.forget_written();
             self.show();
             self.save();
             self.outbox.flush(self.fresh.receiver_count() > 0);
@@ -345,7 +368,7 @@ impl Actor {
                 slot = granted(&mut self.phase) => self.admitted(slot),
                 sent = send_first(writer, unsent), if !self.unsent.is_empty() => {
                     self.unsent.pop_front();
-                    if !sent { self.unsent.clear(); }
+                    if sent { self.given += 1; } else { self.unsent.clear(); }
                 }
                 step = next_of_link(&mut self.link, takes_output, !self.unwritten.is_empty()) => match step {
                     LinkStep::Written(count) => self.were_written(count),
@@ -532,14 +555,18 @@ impl Actor {
         self.drain_on();
         match output {
             Some(Output::Lines { lines, .. }) => {
+                self.breaks.saw_output();
                 for (channel, line) in lines {
                     self.line(channel, line);
                 }
             }
             Some(Output::Gap(gap)) => self.output_is_missing(gap),
             Some(Output::CaughtUp) => self.caught_up(),
-            Some(Output::End(error)) => self.output_ended(error),
-            None => self.output_ended(Some(RuntimeError::Broken("the reader stopped".to_owned()))),
+            Some(Output::End { error, rest }) => self.output_ended(error, rest),
+            None => {
+                let error = RuntimeError::Broken("the reader stopped".to_owned());
+                self.output_ended(Some(error), Vec::new());
+            }
         }
     }
 }

@@ -17,8 +17,12 @@
 //! The log is bounded. When it has lost its beginning (its first lines are not the container's), lines cannot be counted
 //! from there: the last lines that are stored are looked for in it ([`find`]). It goes on behind them; if they are gone
 //! too, a gap is told, and then everything that the log has.
+//!
+//! An engine that died may have left its log without lines that were seen live. So the last lines that are stored are known
+//! by their marks ([`last`]): where the log goes on with another, that is told, and what follows is new.
 
 mod find;
+mod last;
 mod log;
 mod seen;
 
@@ -33,13 +37,14 @@ use kandev_runtime::{
     Attachment, Channel, ContainerId, ContainerRuntime, ContainerState, OutputChunk, OutputStream,
     RuntimeError,
 };
-use kandev_store::journal::{LastLines, PipeLines};
+use kandev_store::journal::LastLines;
 use memchr::memchr;
 use tokio::io::AsyncWrite;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use super::marks::Head;
+use super::shifts::{Shift, Shifts};
 use log::{Beginning, Log, hand_on, keep_end};
 
 /// How long the pipes of a paused container must be silent to be at rest. The engine empties them at the speed of memory.
@@ -80,15 +85,17 @@ pub(super) enum Gap {
         /// When the last line that is stored was seen.
         stored_until: Option<SystemTime>,
     },
-    /// It has less than what is stored.
-    Short,
+    /// It has less of a pipe than what is stored. So the numbers of what follows go with it.
+    Short { channel: Channel, shift: Shift },
+    /// It goes on with something else than what is stored.
+    Torn { channel: Channel, shift: Shift },
     /// Of the line before, this many characters: it cuts long lines into pieces, and spoils a character that it cuts.
     Characters { channel: Channel, characters: u64 },
 }
 
 /// What is on record of a container's output.
 pub(super) struct OnRecord {
-    pub lines: PipeLines,
+    pub shifts: Shifts,
     /// The marks of its first lines.
     pub head: Head,
     /// Reads the last lines that are stored.
@@ -166,11 +173,9 @@ async fn meet(
     to: &Sender,
 ) -> std::result::Result<Option<Log>, Stop> {
     let (runtime, id) = engine;
-    let mut log = Log::after(stored.lines);
     // Most of it while the agent runs.
-    let beginning = {
-        let pass = log.first_pass(engine, &stored.head, to);
-        let mut pass = std::pin::pin!(pass);
+    let (mut log, last) = {
+        let mut pass = std::pin::pin!(first_pass(engine, &stored.head, stored.last, stored.shifts, to));
         // The attachment has to be read meanwhile, or the agent stands still. And it has to, before its log loses what is
         // still to be read.
         let mut room = (stored.log_file_bytes / 2) as usize;
@@ -184,10 +189,6 @@ async fn meet(
                 },
             }
         }
-    };
-    let last = match beginning {
-        Beginning::Whole => None,
-        Beginning::Lost => Some(stored.last.await),
     };
     if let Err(error) = runtime.pause(id).await {
         return match runtime.inspect(id).await? {
@@ -212,16 +213,36 @@ async fn meet(
     let rested: std::result::Result<(), Stop> = rest.await;
     runtime.unpause(id).await?;
     rested?;
-    log.pass_stored(to).await?;
-    hand_on(to, Piece::CaughtUp).await?;
+    log.caught_up(to).await?;
     Ok(Some(log))
+}
+
+/// Reads what the log has now. If it has lost its beginning, nothing is handed on, and what is stored is given back to be
+/// looked for.
+async fn first_pass(
+    engine: Engine<'_>,
+    head: &Head,
+    stored: BoxFuture<'static, LastLines>,
+    shifts: Shifts,
+    to: &Sender,
+) -> std::result::Result<(Log, Option<(LastLines, Shifts)>), Stop> {
+    let stored = tokio::select! {
+        stored = stored => stored,
+        // The database may be away for long.
+        () = to.closed() => return Err(Stop::Gone),
+    };
+    let mut log = Log::after(&stored, shifts);
+    Ok(match log.first_pass(engine, head, to).await? {
+        Beginning::Whole => (log, None),
+        Beginning::Lost => (log, Some((stored, shifts))),
+    })
 }
 
 /// Reads the rest of the log of a container that has ended.
 async fn to_the_end(
     engine: Engine<'_>,
     mut log: Log,
-    last: Option<LastLines>,
+    last: Option<(LastLines, Shifts)>,
     to: &Sender,
 ) -> std::result::Result<(), Stop> {
     if let Some(last) = last {
@@ -229,18 +250,17 @@ async fn to_the_end(
     }
     log.pass(engine, to).await?;
     log.finish(to).await?;
-    log.pass_stored(to).await?;
-    hand_on(to, Piece::CaughtUp).await
+    log.caught_up(to).await
 }
 
 /// Looks in a log without its beginning for what is stored, and tells if it has lost more than that.
 async fn behind(
     engine: Engine<'_>,
     log: &mut Log,
-    stored: &LastLines,
+    (stored, shifts): &(LastLines, Shifts),
     to: &Sender,
 ) -> std::result::Result<(), Stop> {
-    let place = find::find(engine.0, engine.1, stored).await?;
+    let place = find::find(engine.0, engine.1, stored, *shifts).await?;
     log.behind(&place);
     if place.lost {
         let (log_begins, stored_until) = (place.log_begins, place.stored_until);
@@ -341,11 +361,8 @@ pub(super) fn ended(
     tracker.spawn(async move {
         let engine = (runtime.as_ref(), &id);
         let run = async {
-            let mut log = Log::after(stored.lines);
-            let last = match log.first_pass(engine, &stored.head, &sender).await? {
-                Beginning::Whole => None,
-                Beginning::Lost => Some(stored.last.await),
-            };
+            let pass = first_pass(engine, &stored.head, stored.last, stored.shifts, &sender);
+            let (log, last) = pass.await?;
             to_the_end(engine, log, last, &sender).await
         };
         if let Err(Stop::Failed(error)) = run.await {

@@ -27,6 +27,8 @@ const NEVER: Duration = Duration::from_hours(365 * 24);
 /// How long the container may live on after its output ended, or after the engine stopped it.
 const EXIT_EXPECTED: Duration = Duration::from_secs(10);
 
+/// How often an engine that is away is asked again to remove a container.
+const REMOVE_RETRIES: usize = 10;
 /// How long those who wait for an end wait for the database, once the container has ended.
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -241,6 +243,7 @@ impl Actor {
         if self.is_over() {
             return;
         }
+        self.breaks.relink_at = None;
         if self.unread && self.exit_status.is_some() {
             return self.read_rest();
         }
@@ -248,6 +251,7 @@ impl Actor {
             until: Instant::now() + DRAIN_SILENCE,
         };
         if self.link.as_ref().is_none_or(|link| link.ended) {
+            self.take_half_lines();
             self.conclude();
         }
     }
@@ -328,14 +332,15 @@ impl Actor {
         let (id, owner) = (self.spec.id.to_string(), self.shared.settings.owner.clone());
         let container = self.container.clone();
         let term = std::sync::Arc::clone(&self.term);
+        let retries = if container.is_some() { REMOVE_RETRIES } else { 0 };
         self.engine = Some(Box::pin(async move {
-            let remove = async {
+            let remove = async || {
                 // Another server that has taken over may still be reading the container's log.
                 if term.current().await.is_err() {
                     return Ok(());
                 }
-                if let Some(container) = container {
-                    return runtime.remove(&container).await;
+                if let Some(container) = &container {
+                    return runtime.remove(container).await;
                 }
                 for found in runtime.list(&owner).await? {
                     if found.labels.get(kandev_runtime::LABEL_INSTANCE) == Some(&id) {
@@ -344,7 +349,17 @@ impl Actor {
                 }
                 Ok(())
             };
-            EngineDone::Removed(remove.await)
+            // An engine that restarts is back in a moment; after that, the reconciler takes care. A launch that failed has a
+            // caller who waits.
+            for _ in 0..retries {
+                match remove().await {
+                    Err(RuntimeError::Unavailable(_) | RuntimeError::Broken(_)) => {
+                        tokio::time::sleep(ENGINE_RETRY).await;
+                    }
+                    removed => return EngineDone::Removed(removed),
+                }
+            }
+            EngineDone::Removed(remove().await)
         }));
     }
 
@@ -454,19 +469,22 @@ impl Actor {
                 later => later,
             }),
             (Phase::Settled { .. }, _) => consider(self.answer_until()),
-            (Phase::Removing | Phase::Ended, _) => {}
+            (Phase::Reconnecting(_) | Phase::Removing | Phase::Ended, _) => {}
             (_, Some(ending)) => {
                 match ending.stage {
                     Stage::Cancelling => consider(self.cancel_until()),
                     Stage::Terminating => consider(self.stall_until()),
                 }
                 consider(self.exit_expected);
+                consider(self.breaks.relink_at);
             }
             (_, None) => {
                 consider(Some(self.life_until));
+                consider(self.arrived_at());
                 consider(self.handshake_until);
                 consider(self.resend_at);
                 consider(self.exit_expected);
+                consider(self.breaks.relink_at);
                 consider(self.cancel_until().filter(|_| self.stalled.is_none()));
                 consider(self.turns.running.as_ref().and_then(|r| r.until));
                 consider(self.permissions.until());
@@ -514,14 +532,25 @@ impl Actor {
                     self.read_rest();
                 }
             }
+            // What is to be read waits until the rest is stored.
+            (Phase::Draining { until }, _) if *until <= now && self.waits_to_read() => self.drain_on(),
             (Phase::Draining { until }, _) if *until <= now => self.conclude(),
             (Phase::Settled { .. }, _) if due(self.answer_until()) => self.answer_early(),
-            (Phase::Draining { .. } | Phase::Settled { .. } | Phase::Removing | Phase::Ended, _) => {}
+            (
+                Phase::Reconnecting(_)
+                | Phase::Draining { .. }
+                | Phase::Settled { .. }
+                | Phase::Removing
+                | Phase::Ended,
+                _,
+            ) => {}
             (_, Some(ending)) => {
                 let terminating = matches!(ending.stage, Stage::Terminating);
                 let ignored = !terminating && due(self.cancel_until());
                 if terminating && due(self.stall_until()) {
                     self.leave_output();
+                } else if due(self.breaks.relink_at) {
+                    self.relink();
                 } else if due(self.exit_expected) {
                     self.log(
                         LogLevel::Error,
@@ -536,6 +565,7 @@ impl Actor {
                 self.fail(FailureCode::Timeout, "the instance's time is up".to_owned());
             }
             (_, None) if due(self.resend_at) => self.resend(),
+            (_, None) if due(self.breaks.relink_at) => self.relink(),
             (_, None) if due(self.handshake_until) => {
                 let limit = self.shared.settings.handshake_timeout;
                 self.fail(

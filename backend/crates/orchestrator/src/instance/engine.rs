@@ -39,8 +39,8 @@ impl Actor {
                 let attachment = runtime.attach(&id).await?;
                 let exit = runtime.wait(&id).await?;
                 runtime.start(&id).await?;
-                let stdio = attachment.into();
-                Ok(Connected { stdio, exit })
+                let (stdio, sign) = (attachment.into(), runtime.run_sign(&id).await.ok());
+                Ok(Connected { stdio, exit, sign })
             };
             EngineDone::Connected(connect.await)
         }));
@@ -62,7 +62,7 @@ impl Actor {
                 self.connect(id);
             }
             EngineDone::Created(Err(error)) => self.could_not_create("create", &error),
-            EngineDone::Reconnected(result) => self.reconnected(result),
+            EngineDone::Reconnected(result, away) => self.reconnected(result, away),
             EngineDone::Connected(Ok(connected)) => self.connected(connected),
             EngineDone::Connected(Err(error)) => self.could_not_create("start", &error),
             EngineDone::Stopped(_) if self.is_over() => {}
@@ -80,6 +80,7 @@ impl Actor {
 
     fn connected(&mut self, connected: Connected) {
         self.link(connected);
+        self.breaks.is_up_to_date();
         self.phase = Phase::Handshaking;
         if self.ending.is_some() {
             return self.terminate();
@@ -90,6 +91,7 @@ impl Actor {
     pub(super) fn link(&mut self, connected: Connected) {
         self.link_to(connected.stdio, false);
         self.exit = Some(connected.exit);
+        self.breaks.next_sign = connected.sign;
     }
 
     pub(super) fn link_to(&mut self, stdio: Stdio, from_log: bool) {
@@ -102,7 +104,11 @@ impl Actor {
             pump: pump::start(output, self.shared.settings.max_line_bytes, tracker),
             ended: false,
             from_log,
+            rest: Vec::new(),
         });
+        if !from_log {
+            self.frames_go_on();
+        }
     }
 }
 

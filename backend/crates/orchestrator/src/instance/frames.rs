@@ -1,11 +1,28 @@
 //! Frames on their way to the agent.
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
 use bytes::Bytes;
 use kandev_acp::writer::TrySendError;
 use kandev_domain::LogLevel;
+use serde_json::Value;
+use tokio::time::Instant;
 
 use super::actor::Actor;
 use crate::outbox::Effect;
+
+/// How long a frame may be on its way through an engine.
+const JUST_NOW: Duration = Duration::from_secs(2);
+/// How many frames are kept so long, and how many bytes beside the last one.
+const JUST_WRITTEN: usize = 64;
+const JUST_WRITTEN_BYTES: usize = 4 << 20;
+
+/// Agents take answers and notices twice, but no requests.
+fn is_request(frame: &[u8]) -> bool {
+    let message: Value = serde_json::from_slice(frame).unwrap_or(Value::Null);
+    message["method"].is_string() && !message["id"].is_null()
+}
 
 impl Actor {
     /// Lets a frame out to the agent, once this step is stored. Until it is known to be written, it is on record.
@@ -31,20 +48,69 @@ impl Actor {
     }
 
     pub(super) fn were_written(&mut self, count: u64) {
+        let count = self.written_before + count;
         while self.unwritten.front().is_some_and(|(number, _)| *number <= count) {
-            self.unwritten.pop_front();
+            let Some((_, frame)) = self.unwritten.pop_front() else {
+                break;
+            };
+            if is_request(&frame) {
+                continue;
+            }
+            let size = |kept: &VecDeque<(Instant, Bytes)>| kept.iter().map(|(_, f)| f.len()).sum::<usize>();
+            while self.just_written.len() == JUST_WRITTEN || size(&self.just_written) > JUST_WRITTEN_BYTES {
+                self.just_written.pop_front();
+            }
+            self.just_written.push_back((Instant::now(), frame));
         }
+    }
+
+    /// Frames that were written some time ago have arrived.
+    pub(super) fn forget_written(&mut self) {
+        let now = Instant::now();
+        while self
+            .just_written
+            .front()
+            .is_some_and(|(at, _)| *at + JUST_NOW <= now)
+        {
+            self.just_written.pop_front();
+        }
+    }
+
+    /// When the next one has.
+    pub(super) fn arrived_at(&self) -> Option<Instant> {
+        self.just_written.front().map(|(at, _)| *at + JUST_NOW)
+    }
+
+    /// Of the frames that went to the old connection it is not known whether they arrived.
+    pub(super) fn frames_broke(&mut self) {
+        self.forget_written();
+        let just = self.just_written.drain(..).map(|(_, frame)| frame);
+        self.ambiguous.extend(just);
+        let given = self.given;
+        let reached = self.unwritten.partition_point(|(number, _)| *number <= given);
+        let frames: Vec<Bytes> = self.unwritten.drain(..reached).map(|(_, frame)| frame).collect();
+        self.ambiguous.extend(frames);
+        self.unsent.clear();
+    }
+
+    /// The frames that were let out meanwhile go to the new one.
+    pub(super) fn frames_go_on(&mut self) {
+        self.written_before = self.given;
+        let let_out = self.let_out;
+        let waiting = self.unwritten.iter().take_while(|(number, _)| *number <= let_out);
+        self.unsent = waiting.map(|(_, frame)| frame.clone()).collect();
     }
 
     /// Writes in order: once one frame waits, the following wait behind it.
     pub(super) fn write(&mut self, frame: Bytes) {
+        self.let_out += 1;
         let Some(link) = &self.link else { return };
         if !self.unsent.is_empty() {
             self.unsent.push_back(frame);
             return;
         }
         match link.writer.try_send(frame) {
-            Ok(()) => {}
+            Ok(()) => self.given += 1,
             Err(TrySendError::Full(frame)) => self.unsent.push_back(frame),
             // The agent closed its stdin or is gone; its exit, or the turn's time, will tell.
             Err(TrySendError::Closed(_)) => {

@@ -215,8 +215,12 @@ impl Actor {
                     "stored_until": time(stored_until), "log_begins_at": time(log_begins),
                 }),
             ),
-            Gap::Short => (
-                "the engine's log has less than is stored",
+            Gap::Short { .. } => (
+                "the engine's log has less than is stored: lines may be missing here",
+                json!({"stored_lines": {"stdout": stored.stdout, "stderr": stored.stderr}}),
+            ),
+            Gap::Torn { .. } => (
+                "the engine ended before it could log all output: lines are missing here",
                 json!({"stored_lines": {"stdout": stored.stdout, "stderr": stored.stderr}}),
             ),
             Gap::Characters { channel, characters } => (
@@ -228,24 +232,34 @@ impl Actor {
                 }),
             ),
         };
+        if let Gap::Short { channel, shift } | Gap::Torn { channel, shift } = gap {
+            self.shifts.set(channel, shift);
+            self.breaks.was_told();
+        }
         self.log(LogLevel::Error, reason.to_owned());
         data["reason"] = json!(reason);
         self.event(EventKind::Gap, &data);
     }
 
     /// The pipes closed, or the connection to the engine broke.
-    pub(super) fn output_ended(&mut self, error: Option<RuntimeError>) {
+    pub(super) fn output_ended(&mut self, error: Option<RuntimeError>, rest: Vec<(Channel, Line)>) {
         let mut from_log = false;
         if let Some(link) = &mut self.link {
             link.ended = true;
+            link.rest = rest;
             from_log = link.from_log;
         }
-        if let Some(error) = error {
+        if let Some(error) = &error {
             self.log(
                 LogLevel::Warn,
                 format!("the container's output broke off: {error}"),
             );
-            if from_log && error.is_transient() {
+        }
+        if !matches!(self.phase, Phase::Draining { .. }) {
+            return self.expect_exit_or_break(error.is_some());
+        }
+        if let Some(error) = error {
+            if (from_log || self.exit_status.is_some()) && error.is_transient() {
                 return self.read_rest_later();
             }
             let error = error.to_string();
@@ -254,10 +268,15 @@ impl Actor {
                 &json!({"reason": "the connection to the container broke", "error": error}),
             );
         }
-        if matches!(self.phase, Phase::Draining { .. }) {
-            self.conclude();
-        } else {
-            self.expect_exit();
+        self.take_half_lines();
+        self.conclude();
+    }
+
+    /// What stood at the end without a newline is a line, now that it is known that nothing follows.
+    pub(super) fn take_half_lines(&mut self) {
+        let rest = self.link.as_mut().map(|link| std::mem::take(&mut link.rest));
+        for (channel, line) in rest.unwrap_or_default() {
+            self.line(channel, line);
         }
     }
 

@@ -32,7 +32,11 @@ pub(super) enum Output {
     /// Everything up to the moment of taking up has come.
     CaughtUp,
     /// There is no more: the container's pipes closed, or the connection broke.
-    End(Option<RuntimeError>),
+    End {
+        error: Option<RuntimeError>,
+        /// What stood at the end without a newline, unless the connection broke.
+        rest: Vec<(Channel, Line)>,
+    },
 }
 
 /// The reading end of a pump.
@@ -101,15 +105,12 @@ async fn pump(mut stream: Pieces, max_line: usize, sender: mpsc::Sender<Output>)
             (Channel::Stderr, stderr.finish()),
         ]
     };
-    let lines: Vec<_> = rest
+    let rest: Vec<_> = rest
         .into_iter()
         .filter_map(|(channel, line)| line.map(|line| (channel, line)))
         .collect();
-    if !lines.is_empty() && hand_over(&sender, &room, limit, lines).await.is_err() {
-        return;
-    }
     // Nobody listens any more: then nobody needs to know.
-    let _ = sender.send(Output::End(error)).await;
+    let _ = sender.send(Output::End { error, rest }).await;
 }
 
 struct Gone;

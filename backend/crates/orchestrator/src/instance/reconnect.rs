@@ -8,16 +8,19 @@ use kandev_acp::peer::Peer;
 use kandev_acp::{Dialect, dialect};
 use kandev_domain::content::Prompt;
 use kandev_domain::{FailureCode, InstanceId, InstanceStatus, LogLevel, TurnId};
-use kandev_runtime::{ContainerId, ContainerRuntime, ContainerState, ExitStatus, RuntimeError};
+use kandev_runtime::{ContainerId, ContainerRuntime, ContainerState, ExitStatus, RunSign, RuntimeError};
 use kandev_store::journal::{LastLines, PipeLines};
 use kandev_store::permissions::Permission;
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::View;
 use super::actor::{Actor, Connected, EngineDone, Phase};
 use super::catch_up::{self, OnRecord};
 use super::handshake::Replay;
+use super::marks::mark;
 use super::permissions::ToolKinds;
 use super::saved::{Saved, SavedPhase};
 use super::turns::{Cancel, Running};
@@ -27,7 +30,9 @@ use crate::Shared;
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 /// How often an engine that is away is asked again.
 pub(super) const ENGINE_RETRY: Duration = Duration::from_secs(1);
-/// The same of the database.
+/// How often a refusal is asked again about.
+const MAX_REFUSALS: u32 = 3;
+/// How often a database that is away is asked again.
 const DATABASE_RETRY: Duration = Duration::from_secs(1);
 
 /// What a process has to know of an instance to take it up.
@@ -52,8 +57,8 @@ pub(crate) struct TakeUp {
 pub(super) enum Reconnected {
     /// It had never been started, and is now.
     Started(Connected),
-    /// Its output goes on after what is stored.
-    Found(Connected),
+    /// Its output goes on after what is stored. And whether its engine is another run than the one before.
+    Found(Connected, bool),
     /// It has ended, and its output is in the engine's log.
     Ended(ExitStatus),
 }
@@ -100,6 +105,8 @@ impl Actor {
         self.early_facets = saved.early_facets;
         self.kandev = saved.kandev;
         self.head = saved.head;
+        self.shifts = saved.shifts;
+        self.breaks.sign = saved.sign.map(RunSign);
         self.ambiguous = saved.unwritten.into_iter().map(Bytes::from).collect();
         self.turns.last = saved.last_turn;
         self.turns.count = saved.turn_count;
@@ -174,19 +181,36 @@ impl Actor {
         }));
     }
 
-    fn reconnect(&mut self, container: ContainerId) {
+    pub(super) fn reconnect(&mut self, container: ContainerId) {
         let runtime = Arc::clone(&self.shared.runtime);
         let tracker = self.shared.tracker.clone();
         let on_record = self.on_record(self.taken_lines);
+        let sign = self.breaks.sign.clone();
         self.engine = Some(Box::pin(async move {
+            let (mut refusals, mut away) = (0, false);
             loop {
-                match find(Arc::clone(&runtime), &container, on_record(), &tracker).await {
+                match find(
+                    Arc::clone(&runtime),
+                    &container,
+                    sign.as_ref(),
+                    on_record(),
+                    &tracker,
+                )
+                .await
+                {
                     // The engine may be on its way back together with us.
                     Err(error) if error.is_transient() => {
                         tracing::warn!(%error, "the container cannot be taken up yet");
+                        away = true;
                         tokio::time::sleep(ENGINE_RETRY).await;
                     }
-                    found => return EngineDone::Reconnected(found),
+                    // It may have ended between two calls.
+                    Err(RuntimeError::Refused { message, .. }) if refusals < MAX_REFUSALS => {
+                        tracing::warn!(message, "the container cannot be taken up yet");
+                        refusals += 1;
+                        tokio::time::sleep(ENGINE_RETRY).await;
+                    }
+                    found => return EngineDone::Reconnected(found, away),
                 }
             }
         }));
@@ -195,22 +219,25 @@ impl Actor {
     /// What is on record of the output, of which so many lines have been counted. Made anew for each try.
     pub(super) fn on_record(&self, lines: PipeLines) -> impl Fn() -> OnRecord + Send + 'static {
         let shared = Arc::clone(&self.shared);
-        let (id, head) = (self.spec.id, self.head.clone());
+        let (id, head, shifts) = (self.spec.id, self.head.clone(), self.shifts);
+        let (seq, view) = (self.outbox.next_seq() - 1, self.view.subscribe());
         move || OnRecord {
-            lines,
+            shifts,
             head: head.clone(),
-            last: Box::pin(last_lines(Arc::clone(&shared), id, lines)),
+            last: Box::pin(last_lines(Arc::clone(&shared), id, lines, (seq, view.clone()))),
             log_file_bytes: shared.settings.log_file_bytes,
         }
     }
 
-    pub(super) fn reconnected(&mut self, found: Result<Reconnected, RuntimeError>) {
+    pub(super) fn reconnected(&mut self, found: Result<Reconnected, RuntimeError>, away: bool) {
         let Phase::Reconnecting(phase) = self.phase else {
             return;
         };
+        self.is_back(away, &found);
+        let started = matches!(found, Ok(Reconnected::Started(_)));
         let connected = match found {
             Err(error) => return self.lost(format!("the container could not be taken up: {error}")),
-            Ok(Reconnected::Started(connected) | Reconnected::Found(connected)) => connected,
+            Ok(Reconnected::Started(connected) | Reconnected::Found(connected, _)) => connected,
             Ok(Reconnected::Ended(status)) => {
                 if let Some(cause) = self.taken_cause.take() {
                     self.end(cause);
@@ -220,6 +247,9 @@ impl Actor {
             }
         };
         self.link(connected);
+        if started {
+            self.breaks.is_up_to_date();
+        }
         self.phase = match phase {
             SavedPhase::Ready | SavedPhase::Over => Phase::Ready,
             SavedPhase::Creating | SavedPhase::Connecting | SavedPhase::Handshaking => Phase::Handshaking,
@@ -253,6 +283,7 @@ impl Actor {
 
     /// The log has been read up to now.
     pub(super) fn caught_up(&mut self) {
+        self.tell_doubt();
         if !self.ambiguous.is_empty() {
             self.resend_at = Some(Instant::now() + SIGN_OF_LIFE);
         }
@@ -284,6 +315,7 @@ impl Actor {
 async fn find(
     runtime: Arc<dyn ContainerRuntime>,
     id: &ContainerId,
+    sign: Option<&RunSign>,
     stored: OnRecord,
     tracker: &TaskTracker,
 ) -> Result<Reconnected, RuntimeError> {
@@ -292,24 +324,39 @@ async fn find(
             let attachment = runtime.attach(id).await?;
             let exit = runtime.wait(id).await?;
             runtime.start(id).await?;
-            let stdio = attachment.into();
-            Ok(Reconnected::Started(Connected { stdio, exit }))
+            let (stdio, sign) = (attachment.into(), runtime.run_sign(id).await.ok());
+            Ok(Reconnected::Started(Connected { stdio, exit, sign }))
         }
         ContainerState::Running => {
             let exit = runtime.wait(id).await?;
             // Left paused by a process that ended while it took the instance up.
             runtime.unpause(id).await?;
+            let another_run = match sign {
+                Some(sign) => !runtime.has_sign(id, sign).await?,
+                None => false,
+            };
+            let sign = match sign {
+                Some(sign) if !another_run => Some(sign.clone()),
+                _ => runtime.run_sign(id).await.ok(),
+            };
             let stdio = catch_up::running(runtime, id.clone(), stored, tracker).await?;
-            Ok(Reconnected::Found(Connected { stdio, exit }))
+            Ok(Reconnected::Found(Connected { stdio, exit, sign }, another_run))
         }
         ContainerState::Exited(status) => Ok(Reconnected::Ended(status)),
     }
 }
 
-/// Reads the last lines that are stored. A database that is away is waited for.
-async fn last_lines(shared: Arc<Shared>, id: InstanceId, lines: PipeLines) -> LastLines {
+/// Reads the last lines that are stored, as soon as all up to `seq` are. A database that is away is waited for.
+async fn last_lines(
+    shared: Arc<Shared>,
+    id: InstanceId,
+    lines: PipeLines,
+    (seq, mut view): (i64, watch::Receiver<View>),
+) -> LastLines {
+    // If the task has ended, nobody wants to know.
+    let _ = view.wait_for(|view| view.seq >= seq).await.is_ok();
     loop {
-        match kandev_store::journal::last_lines(&shared.pool, id, lines).await {
+        match kandev_store::journal::last_lines(&shared.pool, id, lines, mark).await {
             Ok(last) => return last,
             Err(error) if error.is_transient() => tokio::time::sleep(DATABASE_RETRY).await,
             Err(error) => {

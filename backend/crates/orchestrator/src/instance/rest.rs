@@ -42,6 +42,11 @@ impl Actor {
         self.stalled.map(|since| since + STALL_PATIENCE)
     }
 
+    /// The log is read from where the database stands, and that is not known yet.
+    pub(super) fn waits_to_read(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.from_log) && !self.outbox.is_idle()
+    }
+
     /// Output came, or can come again.
     pub(super) fn drain_on(&mut self) {
         let from_log = self.link.as_ref().is_some_and(|link| link.from_log);

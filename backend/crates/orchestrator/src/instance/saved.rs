@@ -17,6 +17,7 @@ use super::choices::{Choices, Step};
 use super::ending::Cause;
 use super::handshake::Call;
 use super::marks::Head;
+use super::shifts::Shifts;
 use super::verdict::Verdict;
 use crate::launch::ResumeFrom;
 
@@ -56,6 +57,12 @@ pub(crate) struct Saved {
     /// What the container's output began with.
     #[serde(default)]
     pub(super) head: Head,
+    /// How the numbers of lines go with the engine's log.
+    #[serde(default)]
+    pub(super) shifts: Shifts,
+    /// Of the engine's run that the container was last seen in.
+    #[serde(default)]
+    pub(super) sign: Option<String>,
 }
 
 /// How far the instance had come.
@@ -133,6 +140,8 @@ impl Actor {
                 .map(|frame| String::from_utf8_lossy(frame).into_owned())
                 .collect(),
             head: self.head.clone(),
+            shifts: self.shifts,
+            sign: self.breaks.sign.as_ref().map(|sign| sign.0.clone()),
         }
     }
 }

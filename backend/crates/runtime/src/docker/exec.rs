@@ -15,7 +15,7 @@ use super::client::{Client, Subject, segment};
 use super::create::environment;
 use super::stdcopy::Frames;
 use crate::error::{Result, RuntimeError};
-use crate::types::{ContainerId, Exec, ExecSpec};
+use crate::types::{ContainerId, Exec, ExecSpec, RunSign};
 
 /// The pauses between looks at a process that has not ended. The engine has no call that waits for one.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -56,6 +56,33 @@ pub(super) async fn exec(client: &Client, id: &ContainerId, spec: &ExecSpec) -> 
         output: Frames::new(connection.read, &connection.read_ahead).boxed(),
         exit: Box::pin(exit(client.clone(), process)),
     })
+}
+
+/// A process that is never started. The engine keeps it in memory alone, as long as the container runs.
+pub(super) async fn run_sign(client: &Client, id: &ContainerId) -> Result<RunSign> {
+    let config = ExecConfig {
+        cmd: Some(vec!["/never-started".to_owned()]),
+        ..ExecConfig::default()
+    };
+    let (container, config) = (&segment(&id.0), &config);
+    let created = client
+        .make(client.on("run_sign", id), |engine| async move {
+            engine.docker.create_exec(container, config.clone()).await
+        })
+        .await?;
+    Ok(RunSign(created.id))
+}
+
+pub(super) async fn has_sign(client: &Client, sign: &RunSign) -> Result<bool> {
+    let process = &segment(&sign.0);
+    let look = client.make(client.call("has_sign", Subject::Engine), |engine| async move {
+        engine.docker.inspect_exec(process).await
+    });
+    match look.await {
+        Ok(_) => Ok(true),
+        Err(error) if super::lifecycle::is_not_found(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The exit code comes a little after the end of the output, or long after it, if the process closed its pipes.

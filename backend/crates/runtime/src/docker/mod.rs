@@ -46,7 +46,7 @@ use crate::ContainerRuntime;
 use crate::error::Result;
 use crate::types::{
     Attachment, CALL_TIMEOUT, ContainerId, ContainerSpec, ContainerState, ContainerSummary, EngineInfo, Exec,
-    ExecSpec, ExitWatch, Labels, LogEntries, LogsFrom, OutputStream,
+    ExecSpec, ExitWatch, Labels, LogEntries, LogsFrom, OutputStream, RunSign,
 };
 
 /// How long to wait for an engine.
@@ -147,6 +147,14 @@ impl ContainerRuntime for DockerRuntime {
 
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<Exec> {
         exec::exec(&self.client, id, spec).await
+    }
+
+    async fn run_sign(&self, id: &ContainerId) -> Result<RunSign> {
+        exec::run_sign(&self.client, id).await
+    }
+
+    async fn has_sign(&self, _: &ContainerId, sign: &RunSign) -> Result<bool> {
+        exec::has_sign(&self.client, sign).await
     }
 
     async fn read_file(&self, id: &ContainerId, path: &str, limit: u64) -> Result<Bytes> {

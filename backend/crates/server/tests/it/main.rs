@@ -14,6 +14,7 @@ mod cancel_restarts;
 mod config;
 mod disk_full;
 mod endings;
+mod engine_outage;
 mod handshake;
 mod logs;
 mod main_job;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::recovery::{Moments, assert_five_whole, assert_whole, five_turns, launch, turn_ended};
+use crate::recovery::{
+    Moments, assert_five_whole, assert_whole, five_turns, launch, launch_with, turn_ended,
+};
 use crate::support::{Frame, Kandev, Stack};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -74,7 +76,7 @@ fn is_end(frame: &Frame) -> bool {
 #[tokio::test]
 async fn a_request_that_reaches_another_server_is_served_all_the_same() {
     let mut two = Two::apart("5").await;
-    let id = launch(&two.stack).await;
+    let id = launch_with(&two.stack, json!({"permission_policy": "ask"})).await;
     let owner = two.server(&id).await;
     two.turn_around();
     let stack = &two.stack;
@@ -122,6 +124,22 @@ async fn a_request_that_reaches_another_server_is_served_all_the_same() {
     );
     let second = second["turn_id"].as_str().unwrap();
     assert_eq!(turn_ended(stack, &id, second).await["text"], "second");
+    reader.until(is_end).await;
+
+    // What the agent asks is answered from afar, once.
+    let asking = stack.prompt(&id, "/permission keep").await;
+    let open = format!("/agents/{id}/permissions?status=pending");
+    let page = stack.until(&open, |page| page["total"] == 1).await;
+    let asked = format!(
+        "/agents/{id}/permissions/{}",
+        page["permissions"][0]["id"].as_str().unwrap()
+    );
+    let none = json!({"option_id": "no such option"});
+    stack.post(&asked, &none).await.refused(400, "validation_error");
+    let allow = json!({"kind": "allow_once"});
+    assert_eq!(stack.post(&asked, &allow).await.expect(200)["status"], "selected");
+    stack.post(&asked, &allow).await.refused(409, "conflict");
+    assert_eq!(turn_ended(stack, &id, &asking).await["status"], "completed");
     reader.until(is_end).await;
 
     assert_whole(stack, &id).await;

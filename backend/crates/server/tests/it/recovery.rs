@@ -61,14 +61,30 @@ pub(crate) async fn assert_whole(stack: &Stack, id: &str) {
     assert_eq!(seqs, (1..=seqs.len() as i64).collect::<Vec<_>>());
 }
 
+/// Whether what is stored equals the agent's own copy.
+pub(crate) async fn is_whole(stack: &Stack, id: &str) -> bool {
+    let copy = std::fs::read(stack.workspace().join(format!("{id}.copy"))).unwrap();
+    let mut stored = Vec::new();
+    for line in stored_stdout(stack, id).await.into_values() {
+        stored.extend(line);
+        stored.push(b'\n');
+    }
+    stored == copy
+}
+
 fn show(line: &[u8]) -> String {
     String::from_utf8_lossy(&line[..line.len().min(120)]).into_owned()
 }
 
 /// An agent that keeps its own copy of what it writes.
 pub(crate) async fn launch(stack: &Stack) -> String {
-    let env = json!({"MOCK_TURN_COPY": "/workspace/copy"});
-    let id = stack.launch(json!({"env": env})).await;
+    launch_with(stack, json!({})).await
+}
+
+/// The same, with more in its launch.
+pub(crate) async fn launch_with(stack: &Stack, mut with: Value) -> String {
+    with["env"] = json!({"MOCK_TURN_COPY": "/workspace/copy"});
+    let id = stack.launch(with).await;
     // One workspace for all: the copy is known by its instance.
     std::fs::rename(
         stack.workspace().join("copy"),
@@ -114,6 +130,9 @@ async fn a_turn_outlives_the_server_that_began_it() {
         .concat();
     assert_eq!(text, format!("{expected}done"));
     assert_eq!(ended["updates"], 31);
+    // Of two pipes, either may be the faster one.
+    let logs = format!("/agents/{id}/logs?stream=stderr");
+    stack.until(&logs, |page| page["total"] == 1).await;
     assert_eq!(stack.logs(&id, "stderr").await, ["careful"]);
     // Ids of requests go on, and so does everything else.
     assert_eq!(stack.turn(&id, "/say again").await["text"], "again");

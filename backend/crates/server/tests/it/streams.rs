@@ -181,6 +181,30 @@ async fn a_reader_that_lags_gets_all_and_costs_no_memory() {
     }
 }
 
+/// What is not handed over in memory is read from the database at once, not when there is more.
+#[tokio::test]
+async fn a_line_that_is_too_large_to_hand_over_comes_all_the_same() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let last = stack.events(&id).await.len() as i64;
+    let path = format!("/agents/{id}/events?kind=update");
+    let mut reader = stack.follow(&path, Some(last)).await;
+    let turn = stack.prompt(&id, "/say first\n/line 6m\n/sleep 20000").await;
+    let text = |frame: &Frame| {
+        frame.data["data"]["update"]["content"]["text"]
+            .as_str()
+            .unwrap()
+            .len()
+    };
+    assert_eq!(text(&reader.next().await.unwrap()), "first".len());
+    let mut more = 0;
+    while more < 5 << 20 {
+        more += text(&reader.next().await.unwrap());
+    }
+    let turn = stack.get(&format!("/agents/{id}/turns/{turn}")).await.expect(200);
+    assert_eq!(turn["status"], "running", "it came only with what followed");
+}
+
 #[tokio::test]
 async fn logs_are_followed_from_their_tail() {
     let stack = Stack::start().await;

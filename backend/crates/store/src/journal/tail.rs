@@ -1,6 +1,5 @@
 //! The last lines of a container's output that are stored.
 
-use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use kandev_domain::InstanceId;
 use sqlx::PgPool;
@@ -10,10 +9,8 @@ use super::read::JournalRow;
 use crate::error::Result;
 use crate::record::Source;
 
-/// How many lines of each pipe are read.
-const LINES: usize = 256;
-/// How much of a line is given, in bytes.
-const TEXT: usize = 4096;
+/// How many lines of each pipe are read: as many as an engine may hold of one, in lines of ordinary length.
+const LINES: usize = 4096;
 /// How many rows are fetched at once, and how many bytes of them are looked through at most.
 const ROWS: i64 = 4;
 const LOOKED_THROUGH: usize = 64 << 20;
@@ -36,12 +33,18 @@ pub struct StoredLine {
     pub number: u64,
     /// When it was seen.
     pub at: DateTime<Utc>,
-    /// Its beginning.
-    pub text: Bytes,
+    /// What it is known again by.
+    pub mark: u64,
 }
 
-/// Reads up to 256 lines of each pipe, as far as the last 64 MiB of the history have them.
-pub async fn last_lines(pool: &PgPool, id: InstanceId, lines: PipeLines) -> Result<LastLines> {
+/// Reads up to 4096 lines of each pipe, as far as the last 64 MiB of the history have them. `mark` makes of a line what it is
+/// known again by.
+pub async fn last_lines(
+    pool: &PgPool,
+    id: InstanceId,
+    lines: PipeLines,
+    mark: fn(&[u8]) -> u64,
+) -> Result<LastLines> {
     let mut last = LastLines {
         lines,
         ..LastLines::default()
@@ -72,12 +75,10 @@ pub async fn last_lines(pool: &PgPool, id: InstanceId, lines: PipeLines) -> Resu
                     _ => continue,
                 };
                 if pipe.len() < LINES {
-                    let text = record.line.len().min(TEXT);
                     pipe.push(StoredLine {
                         number,
                         at: record.at,
-                        // A slice would keep the whole batch.
-                        text: Bytes::copy_from_slice(&record.line[..text]),
+                        mark: mark(&record.line),
                     });
                 }
             }

@@ -11,7 +11,9 @@ use kandev_runtime::{Channel, ContainerId, ContainerRuntime, LogEntry};
 use kandev_store::journal::{LastLines, StoredLine};
 
 use super::super::marks::mark;
+use super::super::shifts::Shifts;
 use super::Stop;
+use super::last::LastMarks;
 use super::log::Skip;
 
 /// How many lines in a row are looked for.
@@ -38,10 +40,13 @@ pub(super) async fn find(
     runtime: &dyn ContainerRuntime,
     id: &ContainerId,
     stored: &LastLines,
+    shifts: Shifts,
 ) -> Result<Place, Stop> {
+    // Of what was before lines that the log lacks, nothing stands in a row with what came after.
+    let from = |channel| shifts.of(channel).from;
     let mut finders = [
-        Finder::new(&stored.stdout, stored.lines.stdout),
-        Finder::new(&stored.stderr, stored.lines.stderr),
+        Finder::new(&stored.stdout, stored.lines.stdout, from(Channel::Stdout)),
+        Finder::new(&stored.stderr, stored.lines.stderr, from(Channel::Stderr)),
     ];
     let mut log_begins = None;
     let mut entries = runtime.log_entries(id, None).await?;
@@ -91,25 +96,10 @@ struct Found {
 }
 
 impl Finder {
-    fn new(known: &[StoredLine], stored: u64) -> Self {
-        let oldest = known.first().map_or(stored + 1, |line| line.number);
-        let begin = oldest.max((stored + 1).saturating_sub(WINDOW));
-        let mut marks = vec![None; (stored + 1).saturating_sub(begin) as usize];
-        for line in known {
-            let place = line
-                .number
-                .checked_sub(begin)
-                .and_then(|n| marks.get_mut(n as usize));
-            if let Some(place) = place {
-                *place = Some(mark(&line.text));
-            }
-        }
-        if marks.iter().all(Option::is_none) {
-            marks.clear();
-        }
+    fn new(known: &[StoredLine], stored: u64, from: u64) -> Self {
         Self {
             stored,
-            marks,
+            marks: LastMarks::new(known, stored, WINDOW, from).marks,
             stored_until: known.last().map(|line| line.at.into()),
             read: VecDeque::new(),
             lines: 0,

@@ -6,10 +6,12 @@ use std::time::SystemTime;
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use kandev_runtime::{Channel, LogEntry, OutputChunk};
-use kandev_store::journal::PipeLines;
+use kandev_store::journal::LastLines;
 
 use super::super::marks::{Head, mark};
+use super::super::shifts::{Shift, Shifts};
 use super::find::Place;
+use super::last::LastMarks;
 use super::seen::{Entry, Seen};
 use super::{Engine, Gap, Piece, Sender, Stop};
 
@@ -36,6 +38,10 @@ pub(super) enum Skip {
 pub(super) struct Pipe {
     channel: Channel,
     skip: Skip,
+    /// How far the numbers of its lines are ahead of their places in the log.
+    shift: Shift,
+    /// The last lines that are stored.
+    last: LastMarks,
     /// How many lines have begun.
     begun: u64,
     /// The last of them has not ended.
@@ -52,10 +58,12 @@ pub(super) struct Pipe {
 }
 
 impl Pipe {
-    fn new(channel: Channel, lines: u64) -> Self {
+    fn new(channel: Channel, skip: Skip, shift: Shift, last: LastMarks) -> Self {
         Self {
             channel,
-            skip: Skip::Lines(lines),
+            skip,
+            shift,
+            last,
             begun: 0,
             open: false,
             wanted: false,
@@ -71,7 +79,13 @@ impl Pipe {
         if !self.open {
             self.begun += 1;
             self.wanted = match self.skip {
-                Skip::Lines(stored) => self.begun > stored,
+                Skip::Lines(stored) if self.begun + self.shift.by > stored => true,
+                Skip::Lines(_) if self.is_stored(&entry.bytes) => false,
+                Skip::Lines(stored) => {
+                    let (channel, shift) = (self.channel, self.goes_on_after(stored));
+                    hand_on(to, Piece::Gap(Gap::Torn { channel, shift })).await?;
+                    true
+                }
                 Skip::Until(stored) => entry.at > stored,
             };
             self.cut = 0;
@@ -90,6 +104,19 @@ impl Pipe {
             self.tell_cuts(to).await?;
         }
         Ok(!self.open)
+    }
+
+    /// Whether the line that has just begun is the stored one of its number. What was before the lines that the log lacks is.
+    fn is_stored(&self, text: &[u8]) -> bool {
+        let number = self.begun + self.shift.by;
+        number < self.shift.from || self.last.may_be(number, text)
+    }
+
+    /// The line that has just begun is the one after the last one stored.
+    const fn goes_on_after(&mut self, stored: u64) -> Shift {
+        let by = stored + 1 - self.begun;
+        self.shift = Shift { by, from: stored + 1 };
+        self.shift
     }
 
     /// A character that lies across two pieces has one U+FFFD for each of its bytes; a piece that is longer than pieces are
@@ -173,20 +200,30 @@ pub(super) enum Beginning {
 }
 
 impl Log {
-    /// All of it but the first lines of each pipe.
-    pub(super) fn after(stored: PipeLines) -> Self {
-        let pipes = [
-            Pipe::new(Channel::Stdout, stored.stdout),
-            Pipe::new(Channel::Stderr, stored.stderr),
-        ];
-        let seen = Seen::default();
-        Self { pipes, seen }
+    /// All of it but what is stored of each pipe.
+    pub(super) fn after(stored: &LastLines, shifts: Shifts) -> Self {
+        let pipe = |channel, known: &[_], lines| {
+            let shift = shifts.of(channel);
+            let last = LastMarks::new(known, lines, u64::MAX, 0);
+            Pipe::new(channel, Skip::Lines(lines), shift, last)
+        };
+        Self {
+            pipes: [
+                pipe(Channel::Stdout, &stored.stdout, stored.lines.stdout),
+                pipe(Channel::Stderr, &stored.stderr, stored.lines.stderr),
+            ],
+            seen: Seen::default(),
+        }
     }
 
     /// All of it but what was found.
     pub(super) fn behind(&mut self, place: &Place) {
-        *self = Self::after(PipeLines::default());
-        [self.pipes[0].skip, self.pipes[1].skip] = place.skip;
+        let pipe = |channel, skip| Pipe::new(channel, skip, Shift::default(), LastMarks::default());
+        let [stdout, stderr] = place.skip;
+        *self = Self {
+            pipes: [pipe(Channel::Stdout, stdout), pipe(Channel::Stderr, stderr)],
+            seen: Seen::default(),
+        };
     }
 
     pub(super) fn pipe(&mut self, channel: Channel) -> &mut Pipe {
@@ -208,7 +245,7 @@ impl Log {
             let Some(entry) = entries.next().await.transpose()? else {
                 break;
             };
-            if !check[usize::from(entry.channel == Channel::Stderr)].is_as_expected(&entry) {
+            if check[usize::from(entry.channel == Channel::Stderr)].is_of_later(&entry) {
                 return Ok(Beginning::Lost);
             }
             bytes += entry.bytes.len();
@@ -269,16 +306,20 @@ impl Log {
         Ok(found)
     }
 
-    /// What is stored has been passed: if the log had less than that, the rest is new all the same.
-    pub(super) async fn pass_stored(&mut self, to: &Sender) -> Result<(), Stop> {
-        let short = |pipe: &Pipe| matches!(pipe.skip, Skip::Lines(stored) if pipe.begun < stored);
-        if self.pipes.iter().any(short) {
-            hand_on(to, Piece::Gap(Gap::Short)).await?;
-        }
+    /// Everything up to now has been given: if the log had less than what is stored, the rest is new all the same.
+    pub(super) async fn caught_up(&mut self, to: &Sender) -> Result<(), Stop> {
         for pipe in &mut self.pipes {
+            if let Skip::Lines(stored) = pipe.skip
+                && pipe.begun + pipe.shift.by < stored
+            {
+                let (channel, by) = (pipe.channel, stored - pipe.begun);
+                let shift = Shift { by, from: stored + 1 };
+                pipe.shift = shift;
+                hand_on(to, Piece::Gap(Gap::Short { channel, shift })).await?;
+            }
             pipe.skip = Skip::Lines(0);
         }
-        Ok(())
+        hand_on(to, Piece::CaughtUp).await
     }
 
     /// The log's end ends the lines that are open.
@@ -295,6 +336,7 @@ impl Log {
 /// What a pipe has to begin with.
 struct Check {
     expected: VecDeque<u64>,
+    begun: bool,
     open: bool,
 }
 
@@ -302,17 +344,26 @@ impl Check {
     fn new(head: &Head, channel: Channel) -> Self {
         Self {
             expected: head.of(channel).collect(),
+            begun: false,
             open: false,
         }
     }
 
-    fn is_as_expected(&mut self, entry: &LogEntry) -> bool {
+    /// Whether the log begins with a later line. If only a line after the first is another, the log lacks some in between.
+    fn is_of_later(&mut self, entry: &LogEntry) -> bool {
         let begins = !std::mem::replace(&mut self.open, !entry.bytes.ends_with(b"\n"));
-        !begins
-            || self
-                .expected
-                .pop_front()
-                .is_none_or(|expected| expected == mark(&entry.bytes))
+        if !begins {
+            return false;
+        }
+        let other = self
+            .expected
+            .pop_front()
+            .is_some_and(|expected| expected != mark(&entry.bytes));
+        let first = !std::mem::replace(&mut self.begun, true);
+        if other {
+            self.expected.clear();
+        }
+        other && first
     }
 }
 

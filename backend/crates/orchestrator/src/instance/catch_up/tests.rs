@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use kandev_domain::{Clock as _, InstanceId, SystemClock};
 use kandev_runtime::docker::DockerRuntime;
 use kandev_runtime::{ContainerSpec, LABEL_MANAGED, LABEL_OWNER, Labels, Network};
-use kandev_store::journal::StoredLine;
+use kandev_store::journal::{PipeLines, StoredLine};
 
+use super::super::marks::mark;
+use super::super::shifts::Shift;
 use super::*;
 
 /// A container of one test. Taken away also when the test fails.
@@ -110,8 +111,8 @@ fn stored(lines: impl Iterator<Item = String>, count: u64) -> OnRecord {
         .zip(lines)
         .map(|(number, text)| {
             head.see(Channel::Stdout, text.as_bytes());
-            let text = Bytes::from(text);
-            StoredLine { number, at, text }
+            let mark = mark(text.as_bytes());
+            StoredLine { number, at, mark }
         })
         .collect();
     let lines = PipeLines {
@@ -124,7 +125,7 @@ fn stored(lines: impl Iterator<Item = String>, count: u64) -> OnRecord {
         stderr: Vec::new(),
     };
     OnRecord {
-        lines,
+        shifts: Shifts::default(),
         head,
         last: Box::pin(std::future::ready(last)),
         log_file_bytes: 64 << 10,
@@ -285,4 +286,49 @@ async fn a_container_that_ends_while_it_is_taken_up_gives_all_it_said() {
     assert_eq!(exit.unwrap().code, 0);
     assert_eq!(taken.lines(), (1..=400).map(numbered).collect::<Vec<_>>());
     assert_eq!(taken.gaps, []);
+}
+
+/// The engine died: its log lacks two lines that were read live, and what it had not logged.
+#[tokio::test]
+async fn what_a_torn_log_goes_on_with_is_new() {
+    let shell = Shell::run(
+        "seq -f 'line %.0f' 1 3; seq -f 'line %.0f' 6 8; sleep 60",
+        1 << 20,
+    )
+    .await;
+    shell.has_said("line 8").await;
+    let line = |n: u64| format!("line {n}");
+    let mut output = shell.running(stored((1..).map(line), 5)).await;
+    let taken = read_until(&mut output, "line 8\n").await;
+    assert_eq!(taken.lines(), ["line 6", "line 7", "line 8"]);
+    let (channel, shift) = (Channel::Stdout, Shift { by: 2, from: 6 });
+    assert_eq!(taken.gaps, [(0, Gap::Torn { channel, shift })]);
+    // From then on, it is known.
+    let mut shifts = Shifts::default();
+    shifts.set(channel, shift);
+    let later = OnRecord {
+        shifts,
+        ..stored((1..).map(line), 7)
+    };
+    let mut output = shell.running(later).await;
+    let taken = read_until(&mut output, "line 8\n").await;
+    assert_eq!(taken.lines(), ["line 8"]);
+    assert_eq!(taken.gaps, []);
+}
+
+/// The same, before the container has said anything again.
+#[tokio::test]
+async fn what_follows_a_log_that_is_short_is_new() {
+    let shell = Shell::run(
+        "seq -f 'line %.0f' 1 3; sleep 2; seq -f 'line %.0f' 6 8; sleep 60",
+        1 << 20,
+    )
+    .await;
+    shell.has_said("line 3").await;
+    let line = |n: u64| format!("line {n}");
+    let mut output = shell.running(stored((1..).map(line), 5)).await;
+    let taken = read_until(&mut output, "line 8\n").await;
+    assert_eq!(taken.lines(), ["line 6", "line 7", "line 8"]);
+    let (channel, shift) = (Channel::Stdout, Shift { by: 2, from: 6 });
+    assert_eq!(taken.gaps, [(0, Gap::Short { channel, shift })]);
 }

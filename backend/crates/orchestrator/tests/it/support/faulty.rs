@@ -9,7 +9,7 @@ use bytes::Bytes;
 use kandev_runtime::docker::DockerRuntime;
 use kandev_runtime::{
     Attachment, ContainerId, ContainerRuntime, ContainerSpec, ContainerState, ContainerSummary, EngineInfo,
-    Exec, ExecSpec, ExitWatch, Labels, LogsFrom, OutputStream, Result, RuntimeError,
+    Exec, ExecSpec, ExitWatch, Labels, LogsFrom, OutputStream, Result, RunSign, RuntimeError,
 };
 use tokio::sync::watch;
 
@@ -177,6 +177,12 @@ impl ContainerRuntime for FaultyRuntime {
     }
     async fn exec(&self, id: &ContainerId, spec: &ExecSpec) -> Result<Exec> {
         self.engine.exec(id, spec).await
+    }
+    async fn run_sign(&self, id: &ContainerId) -> Result<RunSign> {
+        self.engine.run_sign(id).await
+    }
+    async fn has_sign(&self, id: &ContainerId, sign: &RunSign) -> Result<bool> {
+        self.engine.has_sign(id, sign).await
     }
     async fn read_file(&self, id: &ContainerId, path: &str, limit: u64) -> Result<Bytes> {
         self.engine.read_file(id, path, limit).await

@@ -11,11 +11,16 @@ use crate::support::{Answer, LIMIT, Stack};
 
 /// Launches the mock agent so that callers are asked.
 async fn launch(stack: &Stack, with: Value) -> String {
+    stack.launch(asking(with)).await
+}
+
+/// A launch whose callers are asked, unless it says otherwise.
+fn asking(with: Value) -> Value {
     let mut launch = json!({"permission_policy": "ask"});
     for (key, value) in with.as_object().unwrap() {
         launch[key] = value.clone();
     }
-    stack.launch(launch).await
+    launch
 }
 
 /// Waits for `count` open requests: oldest first.

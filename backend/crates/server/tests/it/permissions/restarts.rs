@@ -2,19 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{all, answer, asked, launch, pending, turn_ended, turn_state};
+use super::{all, answer, asked, asking, launch, pending, turn_ended, turn_state};
 use crate::protocol::of_kind;
-use crate::recovery::assert_whole;
+use crate::recovery::{assert_whole, launch_with};
 use crate::support::Stack;
 
 /// An agent that asks, and that keeps its own copy of what it writes.
 async fn launch_with_copy(stack: &Stack, with: Value) -> String {
-    let mut with = with;
-    with["env"] = json!({"MOCK_TURN_COPY": "/workspace/copy"});
-    let id = launch(stack, with).await;
-    let copy = stack.workspace().join("copy");
-    std::fs::rename(copy, stack.workspace().join(format!("{id}.copy"))).unwrap();
-    id
+    launch_with(stack, asking(with)).await
 }
 
 #[tokio::test]

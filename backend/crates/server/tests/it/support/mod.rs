@@ -2,6 +2,7 @@
 
 mod cluster;
 mod database;
+mod engine;
 mod process;
 mod runtime;
 mod server;
@@ -12,6 +13,7 @@ mod stack;
 
 pub(crate) use cluster::Cluster;
 pub(crate) use database::TestDatabase;
+pub(crate) use engine::Engine;
 pub(crate) use process::Kandev;
 pub(crate) use runtime::FakeRuntime;
 pub(crate) use server::TestServer;

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kandev_runtime::{
     Attachment, ContainerId, ContainerRuntime, ContainerSpec, ContainerState, ContainerSummary, EngineInfo,
-    Exec, ExecSpec, ExitWatch, Labels, LogsFrom, OutputStream, Result, RuntimeError,
+    Exec, ExecSpec, ExitWatch, Labels, LogsFrom, OutputStream, Result, RunSign, RuntimeError,
 };
 
 /// Answers `ping`, refuses the rest.
@@ -67,6 +67,12 @@ impl ContainerRuntime for FakeRuntime {
         away()
     }
     async fn exec(&self, _: &ContainerId, _: &ExecSpec) -> Result<Exec> {
+        away()
+    }
+    async fn run_sign(&self, _: &ContainerId) -> Result<RunSign> {
+        away()
+    }
+    async fn has_sign(&self, _: &ContainerId, _: &RunSign) -> Result<bool> {
         away()
     }
     async fn read_file(&self, _: &ContainerId, _: &str, _: u64) -> Result<Bytes> {

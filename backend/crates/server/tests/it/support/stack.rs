@@ -8,7 +8,7 @@ use kandev_domain::InstanceId;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Cluster, Kandev, Reader, TestDatabase};
+use super::{Cluster, Engine, Kandev, Reader, TestDatabase};
 
 /// Generous: the engine shares two cores with other tests.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
@@ -19,6 +19,8 @@ pub(crate) struct Stack {
     pub(crate) database: TestDatabase,
     /// Its server, if that is the test's own. Dropped after the database.
     pub(crate) cluster: Option<Cluster>,
+    /// The engine, if that is the test's own.
+    pub(crate) engine: Option<Engine>,
     pub(crate) owner: String,
     environment: Vec<(String, String)>,
     dir: tempfile::TempDir,
@@ -71,18 +73,30 @@ impl Stack {
 
     /// With entries of the catalogue, as id and TOML, besides.
     pub(crate) async fn with_types(environment: &[(&str, &str)], types: &[(&str, &str)]) -> Self {
-        Self::with_parts(environment, types, None).await
+        Self::with_parts(environment, types, None, None).await
+    }
+
+    /// With a container engine of its own.
+    pub(crate) async fn on_engine(engine: Engine) -> Self {
+        Self::with_parts(&[], &[], None, Some(engine)).await
+    }
+
+    /// With all of it its own.
+    #[cfg(feature = "soak")]
+    pub(crate) async fn on_both(cluster: Cluster, engine: Engine) -> Self {
+        Self::with_parts(&[], &[], Some(cluster), Some(engine)).await
     }
 
     /// With a PostgreSQL server of its own.
     pub(crate) async fn on(cluster: Cluster, environment: &[(&str, &str)]) -> Self {
-        Self::with_parts(environment, &[], Some(cluster)).await
+        Self::with_parts(environment, &[], Some(cluster), None).await
     }
 
     async fn with_parts(
         environment: &[(&str, &str)],
         types: &[(&str, &str)],
         cluster: Option<Cluster>,
+        engine: Option<Engine>,
     ) -> Self {
         let database = match &cluster {
             Some(cluster) => TestDatabase::create_on(cluster.url()).await,
@@ -100,7 +114,8 @@ impl Stack {
             ("KANDEV_WORKSPACE_ROOTS".to_owned(), path("")),
             ("KANDEV_AGENTS_DIR".to_owned(), path("agents")),
         ];
-        if let Ok(host) = std::env::var("DOCKER_HOST") {
+        let host = engine.as_ref().map(Engine::host);
+        if let Some(host) = host.or_else(|| std::env::var("DOCKER_HOST").ok()) {
             all.push(("DOCKER_HOST".to_owned(), host));
         }
         all.extend(
@@ -112,6 +127,7 @@ impl Stack {
             kandev: None,
             database,
             cluster,
+            engine,
             owner,
             environment: all,
             dir,
@@ -400,13 +416,21 @@ impl Stack {
 
     /// The ids of this deployment's containers, ended ones too.
     pub(crate) fn containers(&self) -> Vec<String> {
-        docker(&[
+        self.docker(&[
             "ps",
             "-aq",
             "--no-trunc",
             "--filter",
             &format!("label=kandev.owner={}", self.owner),
         ])
+    }
+
+    /// Runs the client of this service's engine: its output's lines.
+    fn docker(&self, args: &[&str]) -> Vec<String> {
+        match &self.engine {
+            Some(engine) => lines_of(engine.docker().args(args)),
+            None => docker(args),
+        }
     }
 }
 
@@ -415,17 +439,21 @@ impl Drop for Stack {
         drop(self.kandev.take());
         let label = format!("label=kandev.owner={}", self.owner);
         for container in self.containers() {
-            docker(&["rm", "-f", "-v", &container]);
+            self.docker(&["rm", "-f", "-v", &container]);
         }
-        for volume in docker(&["volume", "ls", "-q", "--filter", &label]) {
-            docker(&["volume", "rm", "-f", &volume]);
+        for volume in self.docker(&["volume", "ls", "-q", "--filter", &label]) {
+            self.docker(&["volume", "rm", "-f", &volume]);
         }
     }
 }
 
 /// Runs the engine's own client: its output's lines.
 pub(crate) fn docker(args: &[&str]) -> Vec<String> {
-    let output = Command::new("docker").args(args).output().unwrap();
+    lines_of(Command::new("docker").args(args))
+}
+
+fn lines_of(command: &mut Command) -> Vec<String> {
+    let output = command.output().unwrap();
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .map(str::to_owned)
