@@ -91,13 +91,14 @@ pub(super) async fn pause(client: &Client, id: &ContainerId) -> Result<()> {
     unless_so(answer.await, "already paused")
 }
 
-/// Fine if it is not paused.
+/// Fine if it is not paused, and if it ended in the moment in which it was.
 pub(super) async fn unpause(client: &Client, id: &ContainerId) -> Result<()> {
     let name = &segment(&id.0);
     let answer = client.make(client.on("unpause", id), |engine| async move {
         engine.docker.unpause_container(name).await
     });
-    unless_so(answer.await, "not paused")
+    let answer = unless_so(answer.await, "not paused");
+    unless_so(answer, "resume a stopped container")
 }
 
 fn unless_so(answer: Result<()>, words: &str) -> Result<()> {
