@@ -11,6 +11,8 @@
 //!    [`dialect::prompt_outcome`] read answers, [`update::read_update`] reads a `session/update`,
 //!    [`permission::PermissionRequest`] reads a permission request. They keep as raw JSON what they do not need to know.
 //!
+//! An agent of the legacy protocol has no peer: [`update::legacy::read`] reads each of its lines.
+//!
 //! # One frame out
 //!
 //! 1. A method of [`dialect::Dialect`], say [`prompt`](dialect::Dialect::prompt), gives method and parameters in the

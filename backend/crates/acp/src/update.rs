@@ -5,6 +5,7 @@
 
 mod fast;
 mod kandev;
+pub mod legacy;
 mod tool_calls;
 
 use std::borrow::Cow;

@@ -28,8 +28,7 @@ pub struct ClientInfo {
 /// The parameters of `initialize`.
 ///
 /// `extra_client_capabilities` is merged, object by object, into what kandev can do by itself; the kandev dialect has
-/// no place for it. With `auto` both dialects find what they look for. A legacy agent is never asked; it gets what
-/// `auto` gets.
+/// no place for it. With `auto` both dialects find what they look for. A legacy agent is never asked.
 pub fn initialize_params(
     protocol: Protocol,
     info: &ClientInfo,

@@ -34,7 +34,7 @@ pub(super) fn read<'a>(
             let text = data.text("text").or_else(|| fields.text("data"));
             if let Some(text) = text {
                 update.map_to("agent_message_chunk", params, |b| {
-                    b.content = Some(TextBlock::new(&text));
+                    b.content = Some(TextBlock::new(Cow::Borrowed(&text)));
                 });
                 update.effect = Effect::AgentText(text);
             }
@@ -110,11 +110,11 @@ fn stop_reason(data: &Fields<'_>, success: bool) -> String {
     data.string("stopReason").unwrap_or_else(|| default.to_owned())
 }
 
-fn as_text(raw: &RawValue) -> String {
+pub(super) fn as_text(raw: &RawValue) -> String {
     json::text(raw).map_or_else(|| raw.get().to_owned(), Cow::into_owned)
 }
 
-fn percentage(raw: &RawValue) -> Option<u8> {
+pub(super) fn percentage(raw: &RawValue) -> Option<u8> {
     let text = json::text_or_number(raw)?;
     let figure: f64 = text.trim().trim_end_matches('%').parse().ok()?;
     figure.is_finite().then(|| figure.clamp(0.0, 100.0) as u8)
@@ -148,21 +148,21 @@ struct Body<'a> {
 }
 
 #[derive(Serialize)]
-struct TextBlock<'a> {
+pub(super) struct TextBlock<'a> {
     r#type: &'static str,
-    text: &'a str,
+    text: Cow<'a, str>,
 }
 
 impl<'a> TextBlock<'a> {
-    const fn new(text: &'a str) -> Self {
+    pub(super) const fn new(text: Cow<'a, str>) -> Self {
         Self { r#type: "text", text }
     }
 }
 
 #[derive(Serialize)]
-struct Meta<'a> {
+pub(super) struct Meta<'a> {
     #[serde(rename = "kandev.original")]
-    original: &'a RawValue,
+    pub(super) original: &'a RawValue,
 }
 
 impl Update<'_> {
