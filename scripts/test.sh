@@ -22,6 +22,9 @@ say "cargo fmt --check"
 cargo fmt --all --check
 say "cargo clippy"
 cargo clippy --quiet --workspace --all-targets -- -D warnings
+# Not of the workspace, since a fuzzer wants flags of its own; that it builds is checked without them.
+say "fuzz target"
+cargo check --quiet --locked --target-dir target/fuzz --manifest-path backend/crates/acp/fuzz/Cargo.toml
 if have cargo-deny; then
     say "cargo deny"
     cargo deny --offline --log-level error check bans licenses sources
