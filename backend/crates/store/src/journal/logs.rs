@@ -104,23 +104,37 @@ fn line_of(seq: i64, record: &Record, stream: LogStream, level: LogLevel) -> Log
     }
 }
 
+/// Which streams count, as the statements take them.
+#[derive(Debug, Clone, Copy)]
+struct Streams {
+    stdout: bool,
+    stderr: bool,
+    system: bool,
+}
+
+impl Streams {
+    fn of(query: &LogQuery) -> Self {
+        let wanted = |stream| query.streams.is_empty() || query.streams.contains(&stream);
+        Self {
+            stdout: wanted(LogStream::Stdout),
+            stderr: wanted(LogStream::Stderr),
+            system: wanted(LogStream::System),
+        }
+    }
+}
+
 /// Reads only the rows that the answer needs, from the end or from `after`.
 async fn counted_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result<LogPage> {
-    let wanted = |stream| query.streams.is_empty() || query.streams.contains(&stream);
-    let (stdout, stderr, system) = (
-        wanted(LogStream::Stdout),
-        wanted(LogStream::Stderr),
-        wanted(LogStream::System),
-    );
+    let streams = Streams::of(query);
     let total: i64 = sqlx::query_scalar(
         "SELECT coalesce(sum(CASE WHEN $2 THEN log_stdout ELSE 0 END + CASE WHEN $3 THEN log_stderr ELSE 0 END \
          + CASE WHEN $4 THEN log_system ELSE 0 END), 0)::bigint FROM journal \
          WHERE instance_id = $1 AND log_stdout + log_stderr + log_system > 0",
     )
     .bind(id.0)
-    .bind(stdout)
-    .bind(stderr)
-    .bind(system)
+    .bind(streams.stdout)
+    .bind(streams.stderr)
+    .bind(streams.system)
     .fetch_one(pool)
     .await?;
     let backwards = query.after.is_none();
@@ -128,7 +142,7 @@ async fn counted_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result
     let mut lines = Vec::new();
     while lines.len() <= query.limit {
         let missing = query.limit + 1 - lines.len();
-        let rows = log_rows(pool, id, edge, backwards, missing).await?;
+        let rows = log_rows(pool, id, (edge, backwards), streams, missing).await?;
         if rows.is_empty() {
             break;
         }
@@ -170,8 +184,9 @@ async fn scanned_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result
     let mut total = 0;
     let mut edge = 0;
     let mut more = false;
+    let streams = Streams::of(query);
     loop {
-        let rows = log_rows(pool, id, edge, false, MAX_ROWS).await?;
+        let rows = log_rows(pool, id, (edge, false), streams, usize::MAX).await?;
         let Some(last) = rows.last() else { break };
         edge = last.last_seq;
         for row in &rows {
@@ -202,31 +217,45 @@ async fn scanned_logs(pool: &PgPool, id: InstanceId, query: &LogQuery) -> Result
     })
 }
 
+/// The next rows with lines of these streams before or behind `edge`: as few as have the wanted lines, unless some of the
+/// first row's lie on the other side.
 async fn log_rows(
     pool: &PgPool,
     id: InstanceId,
-    edge: i64,
-    backwards: bool,
+    (edge, backwards): (i64, bool),
+    streams: Streams,
     wanted: usize,
 ) -> Result<Vec<JournalRow>> {
-    let sql = if backwards {
-        "SELECT first_seq, last_seq, body FROM (\
-           SELECT *, sum(octet_length(body)) OVER (ORDER BY first_seq DESC) - octet_length(body) AS bytes_before FROM (\
-             SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND first_seq < $2 \
-             AND log_stdout + log_stderr + log_system > 0 ORDER BY first_seq DESC LIMIT $3) AS rows) AS sized \
-         WHERE bytes_before < $4 ORDER BY first_seq DESC"
+    let (side, order) = if backwards {
+        ("first_seq < $2", "DESC")
     } else {
-        "SELECT first_seq, last_seq, body FROM (\
-           SELECT *, sum(octet_length(body)) OVER (ORDER BY first_seq) - octet_length(body) AS bytes_before FROM (\
-             SELECT first_seq, last_seq, body FROM journal WHERE instance_id = $1 AND last_seq > $2 \
-             AND log_stdout + log_stderr + log_system > 0 ORDER BY first_seq LIMIT $3) AS rows) AS sized \
-         WHERE bytes_before < $4 ORDER BY first_seq"
+        // The row that holds what comes next is the last one that begins at or before `edge`, or one behind it.
+        (
+            "last_seq > $2 AND first_seq >= \
+             coalesce((SELECT max(first_seq) FROM journal WHERE instance_id = $1 AND first_seq <= $2), 0)",
+            "ASC",
+        )
     };
-    let rows = sqlx::query(sql)
+    let sql = format!(
+        "SELECT first_seq, last_seq, body FROM (\
+           SELECT *, sum(octet_length(body)) OVER before - octet_length(body) AS bytes_before, \
+             sum(lines) OVER before - lines AS lines_before FROM (\
+             SELECT first_seq, last_seq, body, lines FROM journal, LATERAL (SELECT CASE WHEN $5 THEN log_stdout ELSE 0 END \
+               + CASE WHEN $6 THEN log_stderr ELSE 0 END + CASE WHEN $7 THEN log_system ELSE 0 END AS lines) AS counted \
+             WHERE instance_id = $1 AND log_stdout + log_stderr + log_system > 0 AND {side} AND lines > 0 \
+             ORDER BY first_seq {order} LIMIT $3) AS rows \
+           WINDOW before AS (ORDER BY first_seq {order})) AS sized \
+         WHERE bytes_before < $4 AND lines_before < $8 ORDER BY first_seq {order}"
+    );
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
         .bind(id.0)
         .bind(edge)
         .bind(MAX_ROWS.min(wanted) as i64)
         .bind(BYTES_AT_ONCE)
+        .bind(streams.stdout)
+        .bind(streams.stderr)
+        .bind(streams.system)
+        .bind(i64::try_from(wanted).unwrap_or(i64::MAX))
         .fetch_all(pool)
         .await?;
     rows.iter().map(JournalRow::try_from).collect()

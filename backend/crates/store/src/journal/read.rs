@@ -100,6 +100,9 @@ pub(super) const MAX_ROWS: usize = 1000;
 /// Rows are fetched up to so many packed bytes (at least one row), which bounds the memory of a read.
 pub(super) const BYTES_AT_ONCE: i64 = 1 << 20;
 
+/// No history comes as far, and what is added to a number stays one.
+const LAST_AFTER: i64 = i64::MAX / 2;
+
 /// Reads one page of events.
 pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result<EventPage> {
     let mask = query.kinds.iter().fold(0, |mask, kind| mask | kind.bit());
@@ -109,7 +112,7 @@ pub async fn events(pool: &PgPool, id: InstanceId, query: &EventQuery) -> Result
         oldest: None,
     };
     let mut bytes = 0;
-    let mut after = query.after;
+    let mut after = query.after.min(LAST_AFTER);
     loop {
         let missing = query.limit - page.events.len();
         let (oldest, rows) = rows_after(pool, id, after, mask, missing).await?;

@@ -187,6 +187,47 @@ async fn logs_have_a_tail_pages_and_filters(pool: PgPool) {
     assert_eq!(lines(&pool, id, both).await, (vec![90, 93], 5, Some(93)));
 }
 
+/// A row that cannot be unpacked shows whether it was read.
+#[sqlx::test(migrations = "../../../migrations")]
+async fn a_page_of_logs_reads_the_rows_that_it_needs(pool: PgPool) {
+    let id = instance(&pool).await;
+    fill(&pool, id).await;
+    let page = |after| LogQuery {
+        after,
+        limit: 3,
+        ..LogQuery::default()
+    };
+    let damage = async |rows: &str| {
+        let sql = format!("UPDATE journal SET body = '\\x0100' WHERE {rows}");
+        sqlx::query(sqlx::AssertSqlSafe(sql))
+            .execute(&pool)
+            .await
+            .unwrap();
+    };
+    damage("last_seq < 85").await;
+    assert_eq!(lines(&pool, id, page(None)).await.0, [93, 96, 99]);
+    let system = LogQuery {
+        streams: vec![LogStream::System],
+        ..page(Some(85))
+    };
+    assert_eq!(lines(&pool, id, system).await.0, [87, 93, 99]);
+    damage("last_seq > 94").await;
+    let two = LogQuery {
+        limit: 2,
+        ..page(Some(85))
+    };
+    assert_eq!(lines(&pool, id, two).await.0, [87, 90]);
+    assert_eq!(lines(&pool, id, page(Some(i64::MAX))).await.0, [0; 0]);
+    assert!(logs(&pool, id, &page(None)).await.is_err());
+}
+
+#[sqlx::test(migrations = "../../../migrations")]
+async fn a_page_after_the_last_number_there_could_be_is_empty(pool: PgPool) {
+    let id = instance(&pool).await;
+    fill(&pool, id).await;
+    assert_eq!(seqs(&pool, id, query(i64::MAX, 5)).await, (vec![], None));
+}
+
 #[sqlx::test(migrations = "../../../migrations")]
 async fn events_and_changes_are_stored_together_or_not_at_all(pool: PgPool) {
     let id = instance(&pool).await;
