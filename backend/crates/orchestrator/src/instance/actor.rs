@@ -297,7 +297,7 @@ impl Actor {
         }
     }
 
-    async fn run(mut self) {
+    async fn run(&mut self) {
         if self.is_taken_up() {
             self.take_up();
         } else {
@@ -321,7 +321,7 @@ impl Actor {
         }
     }
 
-    async fn steps(mut self) {
+    async fn steps(&mut self) {
         loop {
             self.forget_written();
             self.show();

@@ -38,7 +38,7 @@ const DATABASE_RETRY: Duration = Duration::from_secs(1);
 /// What a process has to know of an instance to take it up.
 #[derive(Debug)]
 pub(crate) struct TakeUp {
-    pub(crate) saved: Saved,
+    pub(crate) saved: Saved<'static>,
     pub(crate) status: InstanceStatus,
     pub(crate) lines: PipeLines,
     /// Prompts that were accepted and not yet handed to the agent, in order.

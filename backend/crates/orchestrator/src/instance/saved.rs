@@ -4,6 +4,7 @@
 //! whenever it has changed. Deadlines are not in it: they begin anew, but for the instance's life, which counts from its
 //! launch.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use kandev_acp::KandevState;
@@ -23,9 +24,9 @@ use crate::launch::ResumeFrom;
 
 /// See the module's text.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Saved {
+pub(crate) struct Saved<'a> {
     /// The catalogue's entry, as it was at the launch.
-    pub(crate) entry: AgentType,
+    pub(crate) entry: Cow<'a, AgentType>,
     pub(super) container: Option<String>,
     pub(super) phase: SavedPhase,
     pub(super) ending: Option<Cause>,
@@ -91,9 +92,9 @@ pub(super) struct SavedTurn {
 
 impl Actor {
     /// What another process would need now.
-    pub(super) fn saved(&self) -> Saved {
+    pub(super) fn saved(&self) -> Saved<'_> {
         Saved {
-            entry: self.spec.agent_type.clone(),
+            entry: Cow::Borrowed(&self.spec.agent_type),
             container: self.container.as_ref().map(|c| c.0.clone()),
             phase: match self.phase {
                 Phase::Queued(_) | Phase::Creating => SavedPhase::Creating,

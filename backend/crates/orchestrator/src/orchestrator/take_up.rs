@@ -55,7 +55,7 @@ impl Orchestrator {
         let spec = InstanceSpec {
             id: instance.id,
             task_id: instance.task_id.clone(),
-            agent_type: saved.entry.clone(),
+            agent_type: saved.entry.as_ref().clone(),
             workspace: instance.workspace_path.clone().into(),
             env: secrets.env,
             mcp_servers,

@@ -20,6 +20,7 @@
 //!   agent's own too: none of 20 on a quiet machine, 20 of 560 on a loaded one, of which the engine's event log had a
 //!   third, late. So code 137 without the flag, and without a kill of ours, may still be an agent out of memory.
 
+mod asked;
 mod attach;
 mod client;
 mod create;

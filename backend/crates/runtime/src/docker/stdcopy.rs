@@ -18,6 +18,8 @@ use crate::types::{Channel, OutputChunk};
 const HEADER: usize = 8;
 /// How much one read may bring. Also bounds what is held between the socket and the consumer.
 const READ_SIZE: usize = 64 * 1024;
+/// The same of a source that says little, of which there are many: the room is held for as long as it is silent.
+const QUIET_READ: usize = 4 * 1024;
 /// How much of the engine's own complaint is kept.
 const COMPLAINT_LIMIT: usize = 4096;
 /// The log has frames of 16 KiB at most; a frame beyond this is given out in pieces all the same.
@@ -27,6 +29,8 @@ const WHOLE_LIMIT: usize = 1 << 20;
 #[derive(Debug, Default)]
 struct Decoder {
     buffer: BytesMut,
+    /// The last read filled its room.
+    busy: bool,
     /// What is missing of the frame that was begun.
     frame: Option<(Origin, usize)>,
     /// Frames are given out whole, up to [`WHOLE_LIMIT`].
@@ -42,6 +46,24 @@ enum Origin {
 }
 
 impl Decoder {
+    /// Room for the next read.
+    fn make_room(&mut self) {
+        let room = if self.busy { READ_SIZE } else { QUIET_READ };
+        if self.buffer.is_empty() && self.buffer.capacity() > 2 * room {
+            self.buffer = BytesMut::new();
+        }
+        self.buffer.reserve(room);
+    }
+
+    /// So many bytes were read into it.
+    fn filled(&mut self, read: usize, room: usize) {
+        if read == room {
+            self.busy = true;
+        } else if read < QUIET_READ / 2 {
+            self.busy = false;
+        }
+    }
+
     fn next(&mut self) -> Result<Option<OutputChunk>> {
         loop {
             let Some((stream, missing)) = self.frame else {
@@ -145,8 +167,12 @@ impl<R: AsyncRead + Unpin> Stream for Frames<R> {
                     return Poll::Ready(Some(Err(error)));
                 }
             }
-            this.decoder.buffer.reserve(READ_SIZE);
+            this.decoder.make_room();
+            let room = this.decoder.buffer.spare_capacity_mut().len();
             let read = ready!(poll_read_buf(Pin::new(source), cx, &mut this.decoder.buffer));
+            if let Ok(read) = &read {
+                this.decoder.filled(*read, room);
+            }
             if let Err(error) = ended(read, &this.decoder) {
                 this.source = None;
                 return Poll::Ready(error.map(Err));
@@ -263,6 +289,24 @@ mod tests {
         assert!(largest <= READ_SIZE + HEADER, "{largest} bytes were gathered");
         let together: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.bytes.to_vec()).collect();
         assert!(together == payload);
+    }
+
+    #[tokio::test]
+    async fn a_silent_source_holds_little_also_after_a_flood() {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let mut frames = Frames::new(near, &Bytes::new());
+        for size in [100, 100, 500_000, 100, 100] {
+            far.write_all(&frame(1, &vec![b'x'; size])).await.unwrap();
+            let mut read = 0;
+            while read < size {
+                read += frames.next().await.unwrap().unwrap().bytes.len();
+            }
+            assert_eq!(read, size);
+            let silent = tokio::time::timeout(std::time::Duration::from_millis(1), frames.next());
+            assert!(silent.await.is_err());
+        }
+        let held = frames.decoder.buffer.capacity();
+        assert!(held <= 2 * QUIET_READ, "{held} bytes are held");
     }
 
     #[test]

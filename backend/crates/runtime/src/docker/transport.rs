@@ -1,4 +1,4 @@
-//! Sockets to the engine, and HTTP/1.1 over them: one connection per request, as the engine's own clients do.
+//! Sockets to the engine, and HTTP over them: one connection per request, as the engine's own clients do.
 
 use std::fmt::Debug;
 use std::io;
@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::task::TaskTracker;
 
+use super::asked::Asked;
 use crate::error::{Result, RuntimeError};
 
 /// Where an engine listens when nobody says.
@@ -106,6 +107,14 @@ impl Transport {
     /// request given up.
     pub(super) const fn drivers(&self) -> &TaskTracker {
         &self.drivers
+    }
+
+    /// Asks what may take long, and waits for the head of the answer.
+    pub(super) async fn ask(&self, host: &str, target: &str) -> Result<Asked<Socket>> {
+        let unavailable = |error: io::Error| RuntimeError::Unavailable(error.to_string());
+        let socket = self.endpoint.open().await.map_err(unavailable)?;
+        let asked = Asked::post(socket, host, target, self.drivers.token());
+        asked.await.map_err(unavailable)
     }
 
     /// Sends a request and waits for the head of the answer.

@@ -3,21 +3,18 @@
 //! Source: `POST /containers/{id}/wait` of the Docker Engine API reference. The engine sends the head of its answer once
 //! it has begun to wait, and the body when the container has ended.
 
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bollard::errors::Error;
 use bollard::models::ContainerWaitResponse;
-use bollard::query_parameters::WaitContainerOptionsBuilder;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt, StreamExt};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
+use super::asked::Asked;
 use super::client::{Client, segment, within};
 use super::lifecycle;
-use super::wire::Answered;
+use super::transport::Socket;
 use crate::error::Result;
 use crate::types::{ContainerId, ContainerState, ExitStatus, ExitWatch};
 
@@ -43,31 +40,18 @@ pub(super) async fn watch(client: &Client, id: &ContainerId) -> Result<ExitWatch
 }
 
 /// Returns once the engine waits.
+///
+/// The request is not bollard's, which tells only of the body.
 pub(super) async fn register(client: &Client, id: &ContainerId, condition: Condition) -> Result<Answer> {
     let condition = match condition {
         Condition::NextExit => "next-exit",
         Condition::Removed => "removed",
     };
-    let options = &WaitContainerOptionsBuilder::default()
-        .condition(condition)
-        .build();
-    let name = &segment(&id.0);
+    let target = &format!("/containers/{}/wait?condition={condition}", segment(&id.0));
     client
         .make(client.on("wait", id), |engine| async move {
-            // bollard tells only of the body.
-            let begun = Arc::new(Notify::new());
-            let answered = Answered(Arc::clone(&begun));
-            let docker = engine.docker.with_request_modifier(move |mut request| {
-                request.extensions_mut().insert(answered.clone());
-                request
-            });
-            let mut answers = docker.wait_container(name, Some(options.clone())).boxed();
-            let mut answer: Answer = async move { told(answers.next().await) }.boxed();
-            tokio::select! {
-                biased;
-                told = &mut answer => told.map(|status| std::future::ready(Ok(status)).boxed()),
-                () = begun.notified() => Ok(answer),
-            }
+            let asked = engine.ask(target).await?;
+            Ok(told(asked).boxed())
         })
         .await
 }
@@ -93,7 +77,7 @@ async fn follow(client: Client, id: ContainerId, registered: Answer) -> Result<E
         // An engine that stops breaks the wait, and may have ended the container, too.
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
-        match register(&client, &id, Condition::NextExit).await {
+        match register(&client, &id, Condition::NextExit).boxed().await {
             Ok(answer) => waiting = Some(answer),
             Err(error) if error.is_transient() => {}
             Err(error) => return Err(error),
@@ -101,27 +85,24 @@ async fn follow(client: Client, id: ContainerId, registered: Answer) -> Result<E
     }
 }
 
-/// bollard takes an exit code above 0 for an error.
-fn told(answer: Option<Result<ContainerWaitResponse, Error>>) -> Result<ExitStatus, Error> {
-    let (code, error) = match answer {
-        Some(Ok(answer)) => (answer.status_code, answer.error.and_then(|error| error.message)),
-        Some(Err(Error::DockerContainerWaitError { error, code })) => (code, Some(error)),
-        Some(Err(error)) => return Err(error),
-        None => {
-            return Err(Error::IOError {
-                err: io::ErrorKind::UnexpectedEof.into(),
-            });
-        }
-    };
+/// Waits for the body.
+async fn told(asked: Asked<Socket>) -> Result<ExitStatus, Error> {
+    let broken = |err| Error::IOError { err };
+    let body = asked.body().await.map_err(broken)?;
+    let answer: ContainerWaitResponse =
+        serde_json::from_slice(&body).map_err(|error| broken(error.into()))?;
+    let error = answer.error.and_then(|error| error.message);
     let error = error.filter(|words| !words.is_empty());
-    Ok(ExitStatus::new(code, false, error))
+    Ok(ExitStatus::new(answer.status_code, false, error))
 }
 
 /// Looks at the container now and then, the first time at once: it may have ended before the wait began, and a dead
 /// connection can look like a quiet one.
 async fn look(client: &Client, id: &ContainerId) -> Result<ExitStatus> {
     loop {
+        // Boxed, since it is large and seldom there.
         match lifecycle::inspect(client, id)
+            .boxed()
             .await
             .map(|inspected| inspected.state)
         {
@@ -137,7 +118,7 @@ async fn look(client: &Client, id: &ContainerId) -> Result<ExitStatus> {
 /// Adds what only `inspect` tells, if it does.
 async fn details(client: &Client, id: &ContainerId, told: ExitStatus) -> ExitStatus {
     let limit = DETAILS_LIMIT.min(client.limits().call);
-    match within("inspect", limit, lifecycle::inspect(client, id)).await {
+    match within("inspect", limit, lifecycle::inspect(client, id).boxed()).await {
         Ok(lifecycle::Inspected {
             state: ContainerState::Exited(status),
             ..

@@ -1,7 +1,6 @@
 //! bollard on our own transport, and the few requests that it does not make.
 
 use std::io;
-use std::sync::Arc;
 
 use bollard::errors::Error;
 use bollard::models::ErrorResponse;
@@ -11,9 +10,9 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderValue, UPGRADE};
 use hyper::{Method, Response, StatusCode};
-use tokio::sync::Notify;
 
-use super::transport::{Raw, Transport};
+use super::asked::Asked;
+use super::transport::{Raw, Socket, Transport};
 use crate::error::RuntimeError;
 
 /// The name of every engine: a socket has none, and HTTP/1.1 wants one.
@@ -22,10 +21,6 @@ const ENGINE: &str = "engine";
 const NO_LIMIT: u64 = u64::MAX;
 /// The longest error that is read.
 const ERROR_LIMIT: usize = 64 << 10;
-
-/// In the extensions of a request: told when the head of a good answer is there.
-#[derive(Debug, Clone)]
-pub(super) struct Answered(pub(super) Arc<Notify>);
 
 /// Sends requests at one version of the API, or at none.
 #[derive(Debug, Clone)]
@@ -47,21 +42,18 @@ impl Wire {
             .uri()
             .path_and_query()
             .map_or("/", |target| target.as_str());
-        let target = match self.version {
-            Some(version) => format!("/v{version}{target}"),
-            None => target.to_owned(),
-        };
-        *request.uri_mut() = target.parse()?;
+        *request.uri_mut() = self.versioned(target).parse()?;
         request
             .headers_mut()
             .insert(HOST, HeaderValue::from_static(ENGINE));
-        let answered = request.extensions_mut().remove::<Answered>();
-        let sent = self.transport.send(request).await;
-        let response = sent.map_err(wrapped)?;
-        if let Some(Answered(notify)) = answered.filter(|_| response.status().is_success()) {
-            notify.notify_one();
+        self.transport.send(request).await.map_err(wrapped)
+    }
+
+    fn versioned(&self, target: &str) -> String {
+        match self.version {
+            Some(version) => format!("/v{version}{target}"),
+            None => target.to_owned(),
         }
-        Ok(response)
     }
 }
 
@@ -83,6 +75,18 @@ impl Engine {
     /// Gets an answer whose body is read by the caller.
     pub(super) async fn get(&self, target: &str) -> Result<Response<Incoming>, Error> {
         self.exchange(request(Method::GET, target, Bytes::new())?).await
+    }
+
+    /// Asks by a POST without a body; the answer may be long in coming, after its head.
+    pub(super) async fn ask(&self, target: &str) -> Result<Asked<Socket>, Error> {
+        let target = self.wire.versioned(target);
+        let asked = self.wire.transport.ask(ENGINE, &target).await.map_err(wrapped)?;
+        let status = asked.status;
+        if (200..300).contains(&status) {
+            return Ok(asked);
+        }
+        let words = asked.body().await.unwrap_or_default();
+        Err(refused(status, &words))
     }
 
     /// Turns a connection into a raw one by a POST.
@@ -109,15 +113,17 @@ impl Engine {
         }
         let words = Limited::new(response.into_body(), ERROR_LIMIT).collect().await;
         let words = words.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        let message = serde_json::from_slice(&words).map_or_else(
-            |_| String::from_utf8_lossy(&words).trim().to_owned(),
-            |ErrorResponse { message }| message,
-        );
-        Err(Error::DockerResponseServerError {
-            status_code: status.as_u16(),
-            message,
-        })
+        Err(refused(status.as_u16(), &words))
     }
+}
+
+/// The engine's own words about an error.
+fn refused(status_code: u16, words: &[u8]) -> Error {
+    let message = serde_json::from_slice(words).map_or_else(
+        |_| String::from_utf8_lossy(words).trim().to_owned(),
+        |ErrorResponse { message }| message,
+    );
+    Error::DockerResponseServerError { status_code, message }
 }
 
 /// Our words in bollard's, which [`Call::error`](super::client::Call::error) unwraps.
