@@ -86,6 +86,14 @@ impl Journal {
         let (queue, entries) = mpsc::channel(QUEUE);
         let (trouble, watcher) = watch::channel(None);
         let writer = JournalWriter::new(pool);
+        let flusher = writer.flusher();
+        let over = closing.clone();
+        tracker.spawn(async move {
+            tokio::select! {
+                () = flusher.run() => {}
+                () = over.cancelled() => {}
+            }
+        });
         tracker.spawn(async move {
             tokio::select! {
                 () = run((writer, trouble), clock, (lease, wakes), entries, closing) => {}

@@ -5,6 +5,7 @@
 //! a crash of PostgreSQL takes back before that, the writer writes again.
 
 mod all;
+mod flush;
 mod logs;
 mod place;
 mod read;
@@ -29,6 +30,7 @@ use crate::tasks::TaskMetadata;
 use crate::turns::{NewTurn, TurnPatch};
 
 pub use all::{AllQuery, AllReader, Read, Reset, Room, take_over_order};
+pub use flush::Flusher;
 pub use logs::{LogLine, LogPage, LogQuery, logs};
 pub use place::{InvalidPlace, Place};
 pub use read::{EventPage, EventQuery, Position, Standing, event_of, events, position, standing};
@@ -166,6 +168,7 @@ impl JournalWriter {
     /// transient error the connection is made anew at the next call.
     pub async fn write(&mut self, batches: &[Batch], now: DateTime<Utc>) -> Result<()> {
         let mut connection = self.connection().await?;
+        self.recent.begin();
         let durable = batches.iter().any(|b| b.durable) || self.recent.is_due();
         let written = write_on(&mut connection, batches, now, durable).await;
         // A connection that failed in the middle may hold half a transaction.
@@ -178,6 +181,16 @@ impl JournalWriter {
             }
         }
         written
+    }
+
+    /// What brings this writer's commits to the disk.
+    pub fn flusher(&self) -> Flusher {
+        Flusher::new(self.options.clone(), self.recent.marks())
+    }
+
+    /// How many of its transactions may not be on the disk.
+    pub fn unflushed(&self) -> usize {
+        self.recent.len()
     }
 
     /// A new one finds what the database had, or gives it back.

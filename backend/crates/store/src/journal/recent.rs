@@ -1,28 +1,37 @@
 //! What was acknowledged and may not have reached the disk yet.
 //!
 //! A commit that does not wait for the disk is lost when PostgreSQL crashes within a moment of it. The writer lives on then,
-//! and has gone on counting. So it keeps what it wrote since the last commit that did wait, makes one wait now and then,
-//! and writes what is missing once more when it has to connect anew. Commits are lost from the end only.
+//! and has gone on counting. So it keeps what it wrote until that is on the disk, and writes what is missing once more when it
+//! has to connect anew. Commits are lost from the end only.
+//!
+//! They come to the disk by a commit of the writer's own that waits, or by the [flusher](super::flush), which spares the
+//! writer the waiting. Where that does not keep up, or there is none, the writer makes a commit wait now and then.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::postgres::PgConnection;
 use tokio::time::Instant;
 
+use super::flush::Marks;
 use super::{Batch, write_on};
 use crate::error::Result;
 
 /// How much may be kept, and for how long while more is written.
-const MAX_BYTES: usize = 4 << 20;
-const MAX_AGE: Duration = Duration::from_millis(250);
+const MAX_BYTES: usize = 16 << 20;
+const MAX_AGE: Duration = Duration::from_secs(2);
 
 /// One transaction.
 #[derive(Debug)]
 struct Group {
+    number: u64,
     batches: Vec<Batch>,
     at: DateTime<Utc>,
+    bytes: usize,
+    kept_at: Instant,
 }
 
 /// See the module's text.
@@ -30,27 +39,57 @@ struct Group {
 pub(super) struct Recent {
     groups: VecDeque<Group>,
     bytes: usize,
-    since: Option<Instant>,
+    marks: Arc<Marks>,
 }
 
 impl Recent {
-    /// The next commit is to wait for the disk.
-    pub(super) fn is_due(&self) -> bool {
-        self.bytes >= MAX_BYTES || self.since.is_some_and(|since| since.elapsed() >= MAX_AGE)
+    /// For the flusher.
+    pub(super) fn marks(&self) -> Arc<Marks> {
+        Arc::clone(&self.marks)
     }
 
+    /// A transaction is about to begin.
+    pub(super) fn begin(&mut self) {
+        self.marks.begun.fetch_add(1, Ordering::SeqCst);
+        let (since, until) = *self.marks.flushed.borrow();
+        while let Some(oldest) = self.groups.front()
+            && (since + 1..=until).contains(&oldest.number)
+        {
+            self.bytes -= oldest.bytes;
+            self.groups.pop_front();
+        }
+    }
+
+    /// The next commit is to wait for the disk.
+    pub(super) fn is_due(&self) -> bool {
+        let oldest = self.groups.front();
+        self.bytes >= MAX_BYTES || oldest.is_some_and(|group| group.kept_at.elapsed() >= MAX_AGE)
+    }
+
+    /// The transaction that was begun last has been answered, or is known to be there, and may not be on the disk.
     pub(super) fn keep(&mut self, batches: &[Batch], at: DateTime<Utc>) {
-        self.bytes += batches.iter().map(Batch::size).sum::<usize>();
-        self.since.get_or_insert_with(Instant::now);
+        let number = self.marks.begun.load(Ordering::SeqCst);
+        let bytes = batches.iter().map(Batch::size).sum::<usize>();
+        self.bytes += bytes;
         self.groups.push_back(Group {
+            number,
             batches: batches.to_vec(),
             at,
+            bytes,
+            kept_at: Instant::now(),
         });
+        self.marks.answered.send_replace(number);
+    }
+
+    /// How many transactions are kept.
+    pub(super) fn len(&self) -> usize {
+        self.groups.len()
     }
 
     /// All of it is on the disk.
     pub(super) fn forget(&mut self) {
-        *self = Self::default();
+        self.groups.clear();
+        self.bytes = 0;
     }
 
     /// Writes once more what the database has lost.

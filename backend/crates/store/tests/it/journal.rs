@@ -297,6 +297,33 @@ async fn a_writer_whose_connection_was_cut_writes_again(pool: PgPool) {
 }
 
 #[sqlx::test(migrations = "../../../migrations")]
+async fn what_another_connection_flushed_need_not_be_kept(pool: PgPool) {
+    let id = instance(&pool).await;
+    let mut writer = JournalWriter::new(&pool);
+    let mut flusher = writer.flusher();
+    flusher.connect().await.unwrap();
+    let mut write = async |n: i64| {
+        let next = batch(id, n, &[update(n.cast_unsigned(), "a")]);
+        writer.write(&[next], at(0)).await.unwrap();
+        writer.unflushed()
+    };
+    assert_eq!((write(1).await, write(2).await), (1, 2));
+    flusher.flush().await.unwrap();
+    assert_eq!(write(3).await, 1, "1 and 2 are on the disk");
+
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kandev-flush' \
+               AND datname = current_database()";
+    sqlx::query(cut).execute(&pool).await.unwrap();
+    assert!(flusher.flush().await.unwrap_err().is_transient());
+    flusher.flush().await.unwrap();
+    assert_eq!(
+        write(4).await,
+        2,
+        "the connection may have ended by a crash, which took 3 back"
+    );
+}
+
+#[sqlx::test(migrations = "../../../migrations")]
 async fn a_damaged_row_is_named(pool: PgPool) {
     let id = instance(&pool).await;
     JournalWriter::new(&pool)
