@@ -1,12 +1,14 @@
 //! The line format before JSON-RPC. Source: `kandev/AGENTS.md`, "Legacy Message Format".
 
+use std::fs::OpenOptions;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::args::{number, unescape, word};
+use crate::args::{number, size, unescape, word};
 use crate::clock;
 use crate::config::Config;
 use crate::fault::{Fault, Process};
@@ -40,16 +42,31 @@ impl Legacy<'_> {
     /// Runs one directive; an error is the task's failure.
     fn directive(&self, line: &str) -> Result<(), String> {
         let (name, rest) = word(line);
+        let (first, second) = word(rest);
         match name {
             "say" => self.log("info", &unescape(rest)),
+            "log" => self.log(first, &unescape(second)),
+            "slow" => {
+                let (count, pause) = (number::<u64>(name, first)?, number(name, second)?);
+                for n in 1..=count {
+                    self.log("info", &format!("slow {n}/{count}"));
+                    std::thread::sleep(Duration::from_millis(pause));
+                }
+            }
+            "progress" => self.progress(number(name, first)?, second),
+            "status" => self.emit("status", &json!({"status": first})),
+            "heartbeat" => self.emit("heartbeat", &json!({"uptime_ms": 500})),
+            "result" => self.emit("result", &json!({"status": first, "summary": unescape(second)})),
+            "of-type" => self.emit(first, &json!({"said": second})),
+            "bare" => self.process.out.line(&json!({"type": first}).to_string()),
+            "huge" => self.log("info", &"x".repeat(size(name, rest)?)),
             "sleep" => std::thread::sleep(Duration::from_millis(number(name, rest)?)),
             "hang" => loop {
                 std::thread::park();
             },
             "error" => {
-                let (_, message) = word(rest);
-                self.emit("error", &json!({"message": message, "code": word(rest).0}));
-                return Err(message.to_owned());
+                self.emit("error", &json!({"message": second, "code": first}));
+                return Err(second.to_owned());
             }
             _ => match Fault::parse(name, rest)? {
                 Some(fault) => {
@@ -62,6 +79,21 @@ impl Legacy<'_> {
         }
         Ok(())
     }
+
+    fn progress(&self, percent: u8, file: &str) {
+        self.emit("progress", &json!({"progress": percent, "current_file": file}));
+    }
+}
+
+/// Keeps what is written to it, which it has no use for.
+fn copy_input(path: &Path) -> io::Result<()> {
+    let mut copy = OpenOptions::new().create(true).append(true).open(path)?;
+    std::thread::Builder::new().spawn(move || {
+        if let Err(e) = io::copy(&mut io::stdin().lock(), &mut copy) {
+            complain(&format!("MOCK_INPUT_COPY: {e}"));
+        }
+    })?;
+    Ok(())
 }
 
 /// Does the task of `TASK_DESCRIPTION`; returns when it is done.
@@ -73,6 +105,9 @@ pub(crate) fn run(config: &Config, process: &Arc<Process>) -> io::Result<()> {
         task_id: env("KANDEV_TASK_ID").unwrap_or_else(clock::new_id),
     };
     let task = env("TASK_DESCRIPTION").unwrap_or_else(|| "nothing in particular".to_owned());
+    if let Some(path) = &config.input_copy {
+        copy_input(path)?;
+    }
     legacy.emit("status", &json!({"status": "started"}));
     legacy.emit("status", &json!({"status": "running"}));
     for line in task.lines().filter_map(|line| line.strip_prefix('/')) {
@@ -87,7 +122,7 @@ pub(crate) fn run(config: &Config, process: &Arc<Process>) -> io::Result<()> {
             std::thread::sleep(STEP.mul_f64(config.speed));
         }
         let current = format!("step {} of 5", percent / 25 + 1);
-        legacy.emit("progress", &json!({"progress": percent, "current_file": current}));
+        legacy.progress(percent, &current);
         match percent {
             0 => legacy.log("info", &format!("Working on: {task}")),
             50 => legacy.emit("heartbeat", &json!({"uptime_ms": 500})),

@@ -39,6 +39,9 @@ pub enum CommandError {
     /// Its state does not admit it.
     #[error(transparent)]
     Refused(#[from] PromptRefused),
+    /// Its agent has no way to be told so.
+    #[error("{0}")]
+    Unsupported(String),
     /// Too many commands wait.
     #[error("too many commands wait for the instance")]
     TooMany,
@@ -57,8 +60,12 @@ pub enum CommandError {
 }
 
 impl CommandError {
+    /// What an answer means that is not of the command's own kind.
     pub(crate) fn unexpected(answer: &Answer) -> Self {
-        Self::Internal(format!("an answer to another command: {answer:?}"))
+        match answer {
+            Answer::Unsupported(message) => Self::Unsupported(message.clone()),
+            answer => Self::Internal(format!("an answer to another command: {answer:?}")),
+        }
     }
 }
 
@@ -91,6 +98,8 @@ pub(crate) enum Answer {
     Cancel(Cancelled),
     Stop(Stopped),
     Permission(Result<(), AnswerRefused>),
+    /// The agent has no way to be told so.
+    Unsupported(String),
     /// Too many commands wait for the instance.
     TooMany,
 }

@@ -15,6 +15,11 @@ use crate::instance::Choices;
 use crate::settings::Settings;
 use crate::workspace::WorkspaceError;
 
+pub(crate) mod legacy;
+
+/// The variable that holds a first prompt.
+pub(crate) const TASK_DESCRIPTION: &str = "TASK_DESCRIPTION";
+
 /// Longest environment value, in bytes: the kernel's limit for one string of `execve`.
 const MAX_ENV_VALUE: usize = 128 * 1024;
 const MAX_ENV_VARS: usize = 512;
@@ -128,6 +133,14 @@ pub enum LaunchError {
         field: &'static str,
         /// What is wrong.
         problem: String,
+    },
+    /// Something that agents of this type have no way to be told.
+    #[error("{field}: agents of the legacy protocol have no {what}")]
+    Unsupported {
+        /// Which field.
+        field: &'static str,
+        /// What they lack.
+        what: &'static str,
     },
     /// The task has an active instance.
     #[error("task '{0}' has an active instance")]

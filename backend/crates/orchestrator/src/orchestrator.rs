@@ -28,7 +28,7 @@ use crate::command::{self, Command};
 use crate::fresh::Stored;
 use crate::instance::{Actor, Handle, Parts as ActorParts, View};
 use crate::journal::{Journal, Trouble};
-use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest};
+use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, TASK_DESCRIPTION};
 use crate::retention::RemovedTotals;
 use crate::secrets::Sealer;
 use crate::settings::Settings;
@@ -273,10 +273,7 @@ impl Orchestrator {
             .clone();
         apply_env(&mut request, &agent_type)?;
         if agent_type.protocol == Protocol::Legacy {
-            return Err(LaunchError::invalid(
-                "agent_type",
-                "agents of the legacy protocol cannot be launched yet",
-            ));
+            launch::legacy::prepare(&mut request)?;
         }
         let workspace = {
             // Looking at the file system can block.
@@ -527,9 +524,6 @@ impl Orchestrator {
     }
 }
 
-/// The variable that holds a first prompt.
-const TASK_DESCRIPTION: &str = "TASK_DESCRIPTION";
-
 /// What the seed's callers say by environment variables: the first prompt, and the session to go on with.
 fn apply_env(request: &mut LaunchRequest, agent_type: &AgentType) -> Result<(), LaunchError> {
     if request.prompt.is_none()
@@ -541,7 +535,8 @@ fn apply_env(request: &mut LaunchRequest, agent_type: &AgentType) -> Result<(), 
         let prompt = Prompt::text(text).map_err(|e| LaunchError::invalid("env", e.to_string()))?;
         request.prompt = Some(prompt);
     }
-    if request.session_id.is_none() {
+    // What a legacy agent goes on with is between the caller and the agent.
+    if request.session_id.is_none() && agent_type.protocol != Protocol::Legacy {
         let resume = agent_type
             .resume_env
             .as_ref()

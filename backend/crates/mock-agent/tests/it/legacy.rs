@@ -51,3 +51,40 @@ fn a_task_can_fail() {
     assert_eq!(failed[4]["data"]["status"], "failed");
     assert_eq!(lines("/crash 5", 5).len(), 2);
 }
+
+#[test]
+fn a_task_says_all_six_types_right_and_wrong() {
+    let said = lines(
+        "/progress 40 a.rs\n/log warn slow\n/status paused\n/heartbeat\n/of-type novel x\n/bare log\n/huge 2k\n\
+         /slow 2 1\n/result cancelled enough\n/exit 0",
+        0,
+    );
+    let said: Vec<(&str, &Value)> = said
+        .iter()
+        .skip(2)
+        .map(|line| (line["type"].as_str().unwrap(), &line["data"]))
+        .collect();
+    let kinds: Vec<&str> = said.iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(
+        kinds,
+        [
+            "progress",
+            "log",
+            "status",
+            "heartbeat",
+            "novel",
+            "log",
+            "log",
+            "log",
+            "log",
+            "result"
+        ]
+    );
+    assert_eq!(said[0].1["progress"], 40);
+    assert_eq!(said[1].1["level"], "warn");
+    assert_eq!(said[2].1["status"], "paused");
+    assert!(said[5].1.is_null());
+    assert_eq!(said[6].1["message"].as_str().unwrap().len(), 2048);
+    assert_eq!(said[8].1["message"], "slow 2/2");
+    assert_eq!(said[9].1["status"], "cancelled");
+}

@@ -511,6 +511,9 @@ impl Actor {
     fn command(&mut self, command: Command) {
         let Command { request, reply } = command;
         match request {
+            Request::Prompt { .. } | Request::Cancel { .. } if self.is_legacy() => {
+                self.reply(reply, Answer::Unsupported(super::legacy::READ_ONLY.to_owned()));
+            }
             Request::Prompt { prompt, when_busy } => {
                 let decision = lifecycle::admit(self.admission(), lifecycle::Request::Prompt { when_busy });
                 let answer = self.prompt(prompt, decision);

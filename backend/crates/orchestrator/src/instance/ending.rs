@@ -99,6 +99,10 @@ impl Actor {
             Phase::Queued(_) => self.finalize(),
             Phase::Ready if cancels => {
                 self.cancel(Some("the instance is ending".to_owned()));
+                if self.is_legacy() {
+                    // It cannot be told, and so nothing is to be waited for.
+                    self.terminate();
+                }
             }
             Phase::Handshaking | Phase::Ready => self.terminate(),
             // The engine call under way comes back first; after the container's end nothing is left to do.
@@ -275,6 +279,7 @@ impl Actor {
     fn settle_turns(&mut self) {
         self.forget_calls();
         self.cancel_permissions(DecidedBy::InstanceEnd);
+        self.end_task_by_exit();
         if self.turns.running.is_some() {
             let failure = self.verdict().failure;
             let (code, message) = failure.map_or_else(
@@ -518,7 +523,10 @@ impl Actor {
             return None;
         }
         let own = self.spec.options.idle_timeout_seconds.map(Duration::from_secs);
-        let limit = own.or(self.shared.settings.idle_timeout)?;
+        let limit = self
+            .grace_after_task()
+            .or(own)
+            .or(self.shared.settings.idle_timeout)?;
         self.idle_since.map(|since| since + limit)
     }
 
@@ -587,7 +595,7 @@ impl Actor {
                 self.cancel(Some("the turn's time is up".to_owned()));
             }
             (_, None) if due(self.permissions.until()) => self.expire_permissions(),
-            (_, None) if due(self.idle_until()) => self.end(Cause::Idle),
+            (_, None) if due(self.idle_until()) => self.end(self.cause_of_idleness()),
             (_, None) => {}
         }
     }
@@ -596,23 +604,5 @@ impl Actor {
 impl Ending {
     const fn is_forced(&self) -> bool {
         matches!(self.cause, Cause::Stop { force: true, .. } | Cause::IgnoredCancel)
-    }
-}
-
-impl Cause {
-    fn describe(&self) -> String {
-        match self {
-            Self::Stop { reason, force } => {
-                let how = if *force { "stopped at once" } else { "stopped" };
-                reason
-                    .as_ref()
-                    .map_or_else(|| how.to_owned(), |reason| format!("{how}: {reason}"))
-            }
-            Self::Idle => "idle for too long".to_owned(),
-            Self::OneShot { .. } => "its turn is over".to_owned(),
-            Self::IgnoredCancel => "the agent ignored a cancel".to_owned(),
-            Self::Failed(failure) => format!("{}: {}", failure.code, failure.message),
-            Self::Shutdown => "the server shuts down".to_owned(),
-        }
     }
 }

@@ -55,6 +55,9 @@ pub(super) struct Replay {
 impl Actor {
     /// Makes the first request, whose answer counts from now on.
     pub(super) fn prepare_handshake(&mut self) {
+        if self.is_legacy() {
+            return;
+        }
         let protocol = self.spec.agent_type.protocol;
         self.peer.set_lenient_ids(protocol != Protocol::Acp);
         let info = ClientInfo {
@@ -71,8 +74,11 @@ impl Actor {
 
     /// The container runs: the time of the handshake begins.
     pub(super) fn begin_handshake(&mut self) {
-        self.handshake_until = Some(Instant::now() + self.shared.settings.handshake_timeout);
         self.log(LogLevel::Info, "container started".to_owned());
+        if self.is_legacy() {
+            return self.ready();
+        }
+        self.handshake_until = Some(Instant::now() + self.shared.settings.handshake_timeout);
         if let Some(frame) = self.initialize.take() {
             self.send(frame);
         }
@@ -429,6 +435,7 @@ impl Actor {
         }
     }
 
+    /// It runs, and takes prompts.
     fn ready(&mut self) {
         self.phase = Phase::Ready;
         self.status = InstanceStatus::Running;

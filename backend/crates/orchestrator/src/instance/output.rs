@@ -41,6 +41,9 @@ impl Actor {
     }
 
     fn stdout_line(&mut self, source: Source, line: Bytes) {
+        if self.is_legacy() {
+            return self.legacy_line(source, line);
+        }
         // The line is borrowed from a handle of its own, so that it can be stored by the same step.
         let text = line.clone();
         match self.peer.receive(&text) {
@@ -61,14 +64,17 @@ impl Actor {
                 self.message(source, line);
                 self.send(reply);
             }
-            Incoming::Noise(_) => {
-                let level = LogLevel::guess(&String::from_utf8_lossy(&line[..line.len().min(256)]));
-                self.log_line(source, LogStream::Stdout, level, line);
-            }
+            Incoming::Noise(_) => self.noise(source, line),
         }
     }
 
-    fn record(&mut self, source: Source, kind: EventKind, line: Bytes, data: Data) {
+    /// A line that is no message.
+    pub(super) fn noise(&mut self, source: Source, line: Bytes) {
+        let level = LogLevel::guess(&String::from_utf8_lossy(&line[..line.len().min(256)]));
+        self.log_line(source, LogStream::Stdout, level, line);
+    }
+
+    pub(super) fn record(&mut self, source: Source, kind: EventKind, line: Bytes, data: Data) {
         let context = self.context();
         self.outbox.record(Record {
             at: self.shared.clock.now(),

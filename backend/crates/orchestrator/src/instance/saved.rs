@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use kandev_acp::KandevState;
 use kandev_acp::peer::Snapshot;
-use kandev_domain::{AgentType, TurnId};
+use kandev_domain::{AgentType, TurnId, TurnStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -53,6 +53,9 @@ pub(crate) struct Saved<'a> {
     pub(super) last_turn: Option<TurnId>,
     pub(super) turn_count: i32,
     pub(super) ended_turns: u32,
+    /// How the last turn ended.
+    #[serde(default)]
+    pub(super) last_status: Option<TurnStatus>,
     /// Frames that may not have reached the agent, in order.
     pub(super) unwritten: Vec<String>,
     /// What the container's output began with.
@@ -134,6 +137,7 @@ impl Actor {
             last_turn: self.turns.last,
             turn_count: self.turns.count,
             ended_turns: self.turns.ended,
+            last_status: self.turns.last_status,
             unwritten: self
                 .ambiguous
                 .iter()

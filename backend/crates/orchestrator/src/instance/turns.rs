@@ -8,7 +8,9 @@ use kandev_acp::update::TurnEnd;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::{Decision, Refusal};
 use kandev_domain::status::InstanceLifecycle;
-use kandev_domain::{DecidedBy, EventKind, InstanceStatus, LogLevel, TurnId, TurnState, TurnStatus};
+use kandev_domain::{
+    DecidedBy, EventKind, InstanceStatus, LogLevel, SessionKey, TurnId, TurnState, TurnStatus,
+};
 use kandev_store::journal::Change;
 use kandev_store::turns::{NewTurn, TurnPatch};
 use serde::Serialize;
@@ -54,6 +56,8 @@ pub(super) struct Turns {
     pub count: i32,
     /// When the last one ended, if it was cancelled.
     cancelled: Option<Instant>,
+    /// How the last one ended.
+    pub last_status: Option<TurnStatus>,
     /// How many have their end.
     pub ended: u32,
     /// What watchers were last told.
@@ -173,29 +177,16 @@ impl Actor {
             let Some(queued) = self.turns.queue.pop_front() else {
                 break;
             };
+            if self.is_legacy() {
+                // It has its task already.
+                return self.start_turn(&queued, None);
+            }
             let (Some(agent), Some(session)) = (&self.agent, self.session.clone()) else {
                 return;
             };
             let refused = queued.prompt.supported_by(agent.prompt).err();
             let call = agent.dialect.prompt(&session.id, &queued.prompt);
-            self.turns.last = Some(queued.id);
-            self.idle_since = None;
-            let now = Instant::now();
-            let until = self.shared.settings.turn_timeout.map(|limit| now + limit);
-            self.turns.running = Some(Running {
-                id: queued.id,
-                updates: 0,
-                cancel: None,
-                until,
-            });
-            let mut patch = TurnPatch::of(queued.id, TurnStatus::Running);
-            patch.session_key = Some(session.key);
-            patch.first_seq = Some(self.outbox.next_seq());
-            patch.started_at = Some(self.shared.clock.now());
-            self.outbox.change(Change::Turn(patch));
-            let data = json!({"turn_id": queued.id, "prompt": queued.prompt});
-            self.event(EventKind::TurnStarted, &data);
-            self.outbox.durable();
+            self.start_turn(&queued, Some(session.key));
             match refused {
                 None => self.call(Call::Prompt(queued.id), call),
                 // Accepted before the agent had said what it takes.
@@ -212,6 +203,27 @@ impl Actor {
                 }
             }
         }
+    }
+
+    /// The turn runs from now on.
+    fn start_turn(&mut self, queued: &Queued, session_key: Option<SessionKey>) {
+        self.turns.last = Some(queued.id);
+        self.idle_since = None;
+        let until = self.shared.settings.turn_timeout;
+        self.turns.running = Some(Running {
+            id: queued.id,
+            updates: 0,
+            cancel: None,
+            until: until.map(|limit| Instant::now() + limit),
+        });
+        let mut patch = TurnPatch::of(queued.id, TurnStatus::Running);
+        patch.session_key = session_key;
+        patch.first_seq = Some(self.outbox.next_seq());
+        patch.started_at = Some(self.shared.clock.now());
+        self.outbox.change(Change::Turn(patch));
+        let data = json!({"turn_id": queued.id, "prompt": queued.prompt});
+        self.event(EventKind::TurnStarted, &data);
+        self.outbox.durable();
     }
 
     /// Tells the agent to end the running turn. Before there is a session, the waiting prompts are given up instead.
@@ -393,12 +405,15 @@ impl Actor {
         self.outbox.change(Change::Turn(patch));
         self.outbox.durable();
         self.turns.ended += 1;
+        self.turns.last_status = Some(status);
         self.turns.cancelled = (status == TurnStatus::Cancelled).then(Instant::now);
         self.idle_since = Some(Instant::now());
         if self.ending.is_some() {
             return self.turn_over_while_ending();
         }
-        if self.spec.lifecycle == InstanceLifecycle::OneShot && self.status == InstanceStatus::Running {
+        // One that had its task at its start ends by itself.
+        let one_shot = self.spec.lifecycle == InstanceLifecycle::OneShot && !self.is_legacy();
+        if one_shot && self.status == InstanceStatus::Running {
             return self.end(Cause::OneShot { turn: status });
         }
         self.next_turn();

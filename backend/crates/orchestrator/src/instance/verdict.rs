@@ -95,7 +95,7 @@ impl Actor {
                 "the agent hit its memory limit".to_owned(),
             );
         }
-        if self.turns.cancelled_within(self.shared.settings.cancel_grace) {
+        if !self.is_legacy() && self.turns.cancelled_within(self.shared.settings.cancel_grace) {
             let reason = Some("the agent ended when its turn was cancelled".to_owned());
             return Verdict {
                 status: InstanceStatus::Stopped,
@@ -115,7 +115,7 @@ impl Actor {
                 "the agent ended before its session was ready".to_owned(),
             );
         }
-        if self.turns.running.is_some() {
+        if self.turns.running.is_some() && !self.is_legacy() {
             return failed(
                 FailureCode::AgentExited,
                 "the agent ended in the middle of a turn".to_owned(),
@@ -125,6 +125,24 @@ impl Actor {
             status: InstanceStatus::Completed,
             failure: None,
             reason: Some("the agent ended".to_owned()),
+        }
+    }
+}
+
+impl Cause {
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Stop { reason, force } => {
+                let how = if *force { "stopped at once" } else { "stopped" };
+                reason
+                    .as_ref()
+                    .map_or_else(|| how.to_owned(), |reason| format!("{how}: {reason}"))
+            }
+            Self::Idle => "idle for too long".to_owned(),
+            Self::OneShot { .. } => "its turn is over".to_owned(),
+            Self::IgnoredCancel => "the agent ignored a cancel".to_owned(),
+            Self::Failed(failure) => format!("{}: {}", failure.code, failure.message),
+            Self::Shutdown => "the server shuts down".to_owned(),
         }
     }
 }

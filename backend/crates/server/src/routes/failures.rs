@@ -40,6 +40,7 @@ impl From<CommandError> for ApiError {
             CommandError::NotFound => Self::new(ErrorCode::NotFound, error.to_string()),
             CommandError::Refused(PromptRefused::State(refusal)) => refusal.into(),
             CommandError::Refused(PromptRefused::Content(error)) => error.into(),
+            CommandError::Unsupported(text) => Self::new(ErrorCode::UnsupportedCapability, text),
             CommandError::TooMany => {
                 Self::new(ErrorCode::TooManyRequests, error.to_string()).retry_after_seconds(1)
             }
@@ -78,6 +79,9 @@ impl From<LaunchError> for ApiError {
                 .details(json!({ "field": "env", "missing": missing })),
             LaunchError::Workspace(error) => Self::validation("workspace_path", &error.to_string()),
             LaunchError::Invalid { field, problem } => Self::validation(field, &problem),
+            LaunchError::Unsupported { field, .. } => {
+                Self::new(ErrorCode::UnsupportedCapability, text).details(json!({ "field": field }))
+            }
             LaunchError::TaskBusy(task_id) => Self::conflict(text).details(json!({ "task_id": task_id })),
             LaunchError::NoSuchInstance => Self::new(ErrorCode::NotFound, text),
             LaunchError::NotResumable(_) => Self::conflict(text),

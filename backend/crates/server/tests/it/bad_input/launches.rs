@@ -5,16 +5,10 @@ use serde_json::{Value, json};
 use super::{counts, names};
 use crate::support::Stack;
 
-const TYPES: &[(&str, &str)] = &[
-    (
-        "off",
-        "id = 'off'\nname = 'x'\nimage = 'kandev/mock-agent:latest'\nenabled = false\n",
-    ),
-    (
-        "old",
-        "id = 'old'\nname = 'x'\nimage = 'kandev/mock-agent:latest'\nprotocol = 'legacy'\n",
-    ),
-];
+const TYPES: &[(&str, &str)] = &[(
+    "off",
+    "id = 'off'\nname = 'x'\nimage = 'kandev/mock-agent:latest'\nenabled = false\n",
+)];
 
 #[tokio::test]
 async fn are_refused_by_the_field() {
@@ -28,7 +22,6 @@ async fn are_refused_by_the_field() {
     let cases: Vec<(&str, Value)> = vec![
         ("agent_type", json!({"agent_type": "no-such-type"})),
         ("agent_type", json!({"agent_type": "off"})),
-        ("agent_type", json!({"agent_type": "old"})),
         ("agent_type", json!({"agent_type": ""})),
         ("agent_type", json!({"agent_type": "../mock-agent"})),
         ("agent_type", json!({"agent_type": "mock-agent\u{0}"})),
