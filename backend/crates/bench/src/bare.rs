@@ -79,6 +79,7 @@ impl Bare {
             network: Network::None,
             user: None,
             cap_add: Vec::new(),
+            read_only_root: false,
             log_max_bytes: 64 << 20,
             log_max_files: 3,
         };

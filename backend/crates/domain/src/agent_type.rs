@@ -34,6 +34,33 @@ pub struct MountTemplate {
     pub read_only: bool,
 }
 
+/// What an agent may do with files through its client (`fs/read_text_file`, `fs/write_text_file`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FileAccess {
+    /// Directories in the container, absolute; none stands for the working directory and the mounts.
+    pub roots: Vec<String>,
+    /// A file that is not there reads as an empty one. Some agents cannot write a new file otherwise.
+    pub missing_reads_empty: bool,
+    /// The most bytes that are read or written at once.
+    pub max_file_bytes: u64,
+}
+
+impl Default for FileAccess {
+    fn default() -> Self {
+        Self {
+            roots: Vec::new(),
+            missing_reads_empty: false,
+            max_file_bytes: 8 << 20,
+        }
+    }
+}
+
+impl FileAccess {
+    /// No setting allows more: what is read or written is in memory.
+    pub const MOST_BYTES: u64 = 16 << 20;
+}
+
 /// A catalogue entry. The field names are those of the TOML file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -80,6 +107,9 @@ pub struct AgentType {
     /// `bridge`, `none`, or the name of a network.
     #[serde(default = "default_network")]
     pub network: String,
+    /// Nothing can be written but to mounts.
+    #[serde(default)]
+    pub read_only_root: bool,
     /// `uid[:gid]` or a name in the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -105,6 +135,9 @@ pub struct AgentType {
     #[serde(default)]
     #[schema(value_type = Object)]
     pub client_capabilities: BTreeMap<String, serde_json::Value>,
+    /// What its requests for files may reach.
+    #[serde(default)]
+    pub fs: FileAccess,
     /// May be launched.
     #[serde(default = "default_enabled")]
     pub enabled: bool,
@@ -182,6 +215,12 @@ impl AgentType {
         if self.network == "host" || self.network.starts_with("container:") {
             return fail("network", "must not share another network namespace");
         }
+        if self.fs.roots.iter().any(|root| !root.starts_with('/')) {
+            return fail("fs.roots", "must be absolute paths");
+        }
+        if !(1..=FileAccess::MOST_BYTES).contains(&self.fs.max_file_bytes) {
+            return fail("fs.max_file_bytes", "must be 1 to 16777216");
+        }
         if self.command.as_ref().is_some_and(Vec::is_empty) {
             return fail("command", "must not be an empty list");
         }
@@ -198,6 +237,15 @@ impl AgentType {
             }
         }
         Ok(())
+    }
+
+    /// The directories that its requests for files may reach.
+    pub fn file_roots(&self) -> Vec<String> {
+        if !self.fs.roots.is_empty() {
+            return self.fs.roots.clone();
+        }
+        let mounts = self.mounts.iter().map(|mount| mount.target.clone());
+        std::iter::once(self.working_dir.clone()).chain(mounts).collect()
     }
 
     /// True if this variable's value must never be shown: marked by the type, or named like a secret.
@@ -244,6 +292,21 @@ mod tests {
         let mut t = minimal();
         t.cpu_cores = f64::NAN;
         assert_eq!(t.validate().unwrap_err().field, "cpu_cores");
+    }
+
+    #[test]
+    fn files_are_those_of_the_working_directory_and_the_mounts_unless_it_says_otherwise() {
+        let mut t = minimal();
+        let mount = serde_json::json!({"source": "{workspace}", "target": "/w"});
+        t.mounts = vec![serde_json::from_value(mount).unwrap()];
+        assert_eq!(t.file_roots(), ["/workspace", "/w"]);
+        t.fs = serde_json::from_value(serde_json::json!({"roots": ["/r"]})).unwrap();
+        assert_eq!((t.file_roots(), t.validate()), (vec!["/r".to_owned()], Ok(())));
+        t.fs.roots.push("relative".to_owned());
+        assert_eq!(t.validate().unwrap_err().field, "fs.roots");
+        t.fs.roots.pop();
+        t.fs.max_file_bytes = FileAccess::MOST_BYTES + 1;
+        assert_eq!(t.validate().unwrap_err().field, "fs.max_file_bytes");
     }
 
     #[test]

@@ -411,6 +411,7 @@ pub fn container_spec(spec: &InstanceSpec, settings: &Settings) -> ContainerSpec
         },
         user: entry.user.clone(),
         cap_add: entry.cap_add.clone(),
+        read_only_root: entry.read_only_root,
         log_max_bytes: settings.log_file_bytes,
         log_max_files: settings.log_files,
     }

@@ -2,6 +2,7 @@
 
 pub mod docker;
 pub mod error;
+pub mod helper;
 pub mod types;
 
 use async_trait::async_trait;
@@ -55,6 +56,9 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     /// Writes a regular file inside, through a symlink if it is one, making no parent directories. An existing file keeps
     /// its mode and owner. Not atomic: a reader inside can meet no file, or a part of it.
     async fn write_file(&self, id: &ContainerId, path: &str, contents: Bytes) -> Result<()>;
+
+    /// Puts a program there that everybody inside may run, together with the one directory that it is in.
+    async fn install(&self, id: &ContainerId, path: &str, program: Bytes) -> Result<()>;
 
     /// The engine's own log of the output, from a point, followed or not.
     async fn logs_from(&self, id: &ContainerId, from: LogsFrom) -> Result<OutputStream>;

@@ -107,6 +107,8 @@ pub struct ContainerSpec {
     pub user: Option<String>,
     /// Linux capabilities kept.
     pub cap_add: Vec<String>,
+    /// Nothing can be written but to mounts; the helper's directory is one.
+    pub read_only_root: bool,
     /// Size of one file of the engine's log, in bytes.
     pub log_max_bytes: u64,
     /// How many such files.

@@ -89,6 +89,7 @@ mod tests {
             network: Network::None,
             user: None,
             cap_add: Vec::new(),
+            read_only_root: false,
             log_max_bytes: 1,
             log_max_files: 1,
         }

@@ -42,6 +42,7 @@ async fn container(runtime: &FaultyRuntime, owner: &str, id: InstanceId) -> Cont
         network: Network::None,
         user: None,
         cap_add: Vec::new(),
+        read_only_root: false,
         log_max_bytes: 1 << 20,
         log_max_files: 1,
     };

@@ -10,6 +10,7 @@ use bollard::query_parameters::CreateContainerOptionsBuilder;
 
 use super::client::{Client, Subject};
 use crate::error::Result;
+use crate::helper::DIRECTORY;
 use crate::types::{ContainerId, ContainerSpec, Mount, MountSource, Network};
 
 pub(super) async fn create(client: &Client, spec: &ContainerSpec) -> Result<ContainerId> {
@@ -65,7 +66,8 @@ fn host_config(spec: &ContainerSpec) -> HostConfig {
         ("max-file", spec.log_max_files.max(1).to_string()),
     ];
     HostConfig {
-        mounts: Some(spec.mounts.iter().map(mount).collect()),
+        readonly_rootfs: Some(spec.read_only_root),
+        mounts: Some(mounts(spec)),
         memory: Some(memory),
         // Memory and swap together: no swap.
         memory_swap: Some(memory),
@@ -91,6 +93,17 @@ fn host_config(spec: &ContainerSpec) -> HostConfig {
         }),
         ..HostConfig::default()
     }
+}
+
+fn mounts(spec: &ContainerSpec) -> Vec<EngineMount> {
+    // Nameless, so that it goes with its container.
+    let helper = EngineMount {
+        typ: Some(MountType::VOLUME),
+        target: Some(DIRECTORY.to_owned()),
+        ..EngineMount::default()
+    };
+    let mounts = spec.mounts.iter().map(mount);
+    mounts.chain(spec.read_only_root.then_some(helper)).collect()
 }
 
 /// A host path must exist: unlike `Binds`, `Mounts` does not make an empty directory, owned by root, in its place.
@@ -145,6 +158,7 @@ mod tests {
             network: Network::Named("lan".into()),
             user: None,
             cap_add: vec![],
+            read_only_root: false,
             log_max_bytes: 0,
             log_max_files: 0,
         }

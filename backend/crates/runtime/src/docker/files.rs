@@ -10,13 +10,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bollard::body_full;
 use bollard::container::PathStatResponse;
 use bollard::query_parameters::{
-    ContainerArchiveInfoOptionsBuilder, DownloadFromContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+    ContainerArchiveInfoOptionsBuilder, DownloadFromContainerOptionsBuilder, UploadToContainerOptions,
+    UploadToContainerOptionsBuilder,
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use tar::{Archive, Builder, EntryType, Header};
 
-use super::client::{Client, segment, within};
+use super::client::{Call, Client, segment, within};
 use super::lifecycle::{self, is_not_found};
 use super::user;
 use crate::error::{FileError, Result, RuntimeError};
@@ -30,6 +31,12 @@ const BLOCK: usize = 512;
 const ACCOUNTS_LIMIT: u64 = 1 << 20;
 /// The mode of a new file.
 const NEW_FILE_MODE: u32 = 0o644;
+/// What an installed program is given.
+const PROGRAM: Ownership = Ownership {
+    uid: 0,
+    gid: 0,
+    mode: 0o755,
+};
 /// The type bits of a mode as Go has them, of which none is set for a regular file.
 const GO_MODE_TYPE: u32 = 0x8F28_0000;
 const GO_MODE_SYMLINK: u32 = 0x0800_0000;
@@ -100,15 +107,57 @@ async fn put(client: &Client, id: &ContainerId, path: &str, contents: &Bytes) ->
         // Or a directory that came to be there meanwhile would be replaced with all that is in it.
         .no_overwrite_dir_non_dir("1")
         .build();
-    let (name, archive) = (&segment(&id.0), &Bytes::from(archive));
-    let answer = client.make(client.on("write_file", id), |engine| async move {
+    upload(
+        client,
+        client.on("write_file", id),
+        id,
+        options,
+        &Bytes::from(archive),
+    )
+    .await
+    .map_err(|error| missing(path, error))
+}
+
+async fn upload(
+    client: &Client,
+    call: Call<'_>,
+    id: &ContainerId,
+    options: &UploadToContainerOptions,
+    archive: &Bytes,
+) -> Result<()> {
+    let name = &segment(&id.0);
+    let answer = client.make(call, |engine| async move {
         let body = body_full(archive.clone());
         engine
             .docker
             .upload_to_container(name, Some(options.clone()), body)
             .await
     });
-    answer.await.map_err(|error| missing(path, error))
+    answer.await
+}
+
+/// Root's, for everybody to run. Its directory may be a mount, into which the engine puts things only if it is named.
+pub(super) async fn install(client: &Client, id: &ContainerId, path: &str, program: &Bytes) -> Result<()> {
+    let target = Path::new(path);
+    let (Some(directory), Some(name)) = (
+        target.parent().and_then(Path::to_str),
+        target.file_name().and_then(|name| name.to_str()),
+    ) else {
+        return Err(file_error(path, FileError::NotAFile));
+    };
+    let broken = |error: std::io::Error| RuntimeError::Broken(error.to_string());
+    let program_of = |name: &str| pack(name, program, PROGRAM);
+    let call = client.on("install", id);
+    let into = |directory: &str| UploadToContainerOptionsBuilder::default().path(directory).build();
+    let archive = program_of(name).map_err(broken)?;
+    match upload(client, call, id, &into(directory), &Bytes::from(archive)).await {
+        Err(error) if is_not_found(&error) => {}
+        answer => return answer,
+    }
+    let above = directory.trim_start_matches('/');
+    // The engine makes directories on the way by itself, as root's, with mode 755.
+    let archive = program_of(&format!("{above}/{name}")).map_err(broken)?;
+    upload(client, call, id, &into("/"), &Bytes::from(archive)).await
 }
 
 /// What a new file is given.

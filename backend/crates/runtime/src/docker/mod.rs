@@ -166,6 +166,10 @@ impl ContainerRuntime for DockerRuntime {
         files::write(&self.client, id, path, &contents).await
     }
 
+    async fn install(&self, id: &ContainerId, path: &str, program: Bytes) -> Result<()> {
+        files::install(&self.client, id, path, &program).await
+    }
+
     async fn logs_from(&self, id: &ContainerId, from: LogsFrom) -> Result<OutputStream> {
         logs::logs_from(&self.client, id, from).await
     }

@@ -70,6 +70,7 @@ impl World {
             network: Network::None,
             user: None,
             cap_add: Vec::new(),
+            read_only_root: false,
             log_max_bytes: 8 << 20,
             log_max_files: 2,
         }

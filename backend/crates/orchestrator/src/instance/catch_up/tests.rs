@@ -64,6 +64,7 @@ impl Shell {
             network: Network::None,
             user: None,
             cap_add: Vec::new(),
+            read_only_root: false,
             log_max_bytes,
             log_max_files: 2,
         };

@@ -190,6 +190,9 @@ impl ContainerRuntime for FaultyRuntime {
     async fn write_file(&self, id: &ContainerId, path: &str, contents: Bytes) -> Result<()> {
         self.engine.write_file(id, path, contents).await
     }
+    async fn install(&self, id: &ContainerId, path: &str, program: Bytes) -> Result<()> {
+        self.engine.install(id, path, program).await
+    }
     async fn logs_from(&self, id: &ContainerId, from: LogsFrom) -> Result<OutputStream> {
         self.engine.logs_from(id, from).await
     }

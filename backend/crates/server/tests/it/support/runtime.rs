@@ -81,6 +81,9 @@ impl ContainerRuntime for FakeRuntime {
     async fn write_file(&self, _: &ContainerId, _: &str, _: Bytes) -> Result<()> {
         away()
     }
+    async fn install(&self, _: &ContainerId, _: &str, _: Bytes) -> Result<()> {
+        away()
+    }
     async fn logs_from(&self, _: &ContainerId, _: LogsFrom) -> Result<OutputStream> {
         away()
     }
