@@ -23,6 +23,7 @@
 //!
 //! What must outlive the process is small: [`peer::Peer::snapshot`] and the caller's tags.
 
+pub mod client_methods;
 pub mod dialect;
 pub mod frame;
 pub mod id;

@@ -1,5 +1,6 @@
 //! One prompt, from its admission to its answer.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,6 +64,10 @@ pub(crate) struct Run<'a> {
     pub(crate) plan: Vec<(String, &'static str)>,
     /// The id that `/id` chose for the next request to the client.
     pub(crate) next_id: Option<String>,
+    /// The client's terminals by the names they have here.
+    pub(crate) terminals: HashMap<String, String>,
+    /// Requests that will be waited for later.
+    pub(crate) unanswered: Vec<String>,
     /// Tokens used.
     pub(crate) usage: Option<u64>,
     /// Said this long after the answer.
@@ -81,6 +86,8 @@ impl<'a> Run<'a> {
             said: String::new(),
             plan: Vec::new(),
             next_id: None,
+            terminals: HashMap::new(),
+            unanswered: Vec::new(),
             usage: None,
             late: Vec::new(),
             exit_after: None,

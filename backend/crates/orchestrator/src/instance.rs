@@ -14,7 +14,8 @@
 //! first and done after ([`crate::outbox`]).
 //!
 //! How an instance ends is in [`ending`], what it is called then in [`verdict`], its first words with the agent in [`handshake`], its turns in [`turns`], and
-//! what each line of output means in [`output`]. Agents of the protocol before JSON-RPC are in [`legacy`]. What the agent asks to be allowed is in [`permissions`].
+//! what each line of output means in [`output`]. Agents of the protocol before JSON-RPC are in [`legacy`]. What the agent asks to be done in its container is in
+//! [`inside`], what it asks to be allowed in [`permissions`].
 
 mod actor;
 mod catch_up;
@@ -23,6 +24,7 @@ mod ending;
 mod engine;
 mod frames;
 mod handshake;
+mod inside;
 mod legacy;
 mod marks;
 mod output;

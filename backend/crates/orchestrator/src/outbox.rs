@@ -32,6 +32,8 @@ const FULL_RECORDS: usize = 4096;
 pub(crate) enum Effect {
     /// A frame for the agent.
     Write(Bytes),
+    /// What the agent asked to be done in its container: the number of its line.
+    Inside(u64),
     /// The agent gets nothing more.
     CloseStdin,
     /// An answer to a caller.

@@ -6,6 +6,7 @@
 
 mod all;
 mod flush;
+mod line;
 mod logs;
 mod place;
 mod read;
@@ -31,6 +32,7 @@ use crate::turns::{NewTurn, TurnPatch};
 
 pub use all::{AllQuery, AllReader, Read, Reset, Room, take_over_order};
 pub use flush::Flusher;
+pub use line::line;
 pub use logs::{LogLine, LogPage, LogQuery, logs};
 pub use place::{InvalidPlace, Place};
 pub use read::{EventPage, EventQuery, Position, Standing, event_of, events, position, standing};

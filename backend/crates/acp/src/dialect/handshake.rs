@@ -43,8 +43,8 @@ pub fn initialize_params(
         });
     }
     let mut capabilities = json!({
-        "fs": {"readTextFile": false, "writeTextFile": false},
-        "terminal": false,
+        "fs": {"readTextFile": true, "writeTextFile": true},
+        "terminal": true,
     });
     for (key, value) in extra_client_capabilities {
         merge(&mut capabilities[key.as_str()], value);
@@ -312,7 +312,8 @@ mod tests {
         let extra = BTreeMap::from([
             ("subagents".to_owned(), json!(true)),
             ("_meta".to_owned(), json!({"a": {"b": 1}})),
-            ("fs".to_owned(), json!({"readTextFile": true})),
+            ("fs".to_owned(), json!({"writeTextFile": false})),
+            ("terminal".to_owned(), json!(false)),
         ]);
         let params = initialize_params(Protocol::Acp, &info(), &extra);
         assert_eq!(params["protocolVersion"], json!(1));
@@ -334,7 +335,7 @@ mod tests {
         let params = initialize_params(Protocol::Auto, &info(), &BTreeMap::new());
         assert_eq!(params["protocolVersion"], json!(1));
         assert_eq!(params["capabilities"], json!({"streaming": true}));
-        assert_eq!(params["clientCapabilities"]["terminal"], json!(false));
+        assert_eq!(params["clientCapabilities"]["terminal"], json!(true));
     }
 
     #[test]

@@ -130,7 +130,7 @@ fn permission(name: &str, rest: &str) -> Result<Ask, String> {
     })
 }
 
-fn send(run: &mut Run<'_>, method: &str, params: &Value) -> String {
+pub(super) fn send(run: &mut Run<'_>, method: &str, params: &Value) -> String {
     let id = run.next_id.take();
     run.agent().request(id, method, params, &run.turn.signal)
 }

@@ -1,6 +1,7 @@
 //! The directive language: every line of a prompt that starts with `/`.
 
 mod ask;
+mod client;
 mod end;
 mod look;
 mod mass;
@@ -17,6 +18,7 @@ enum Directive {
     Talk(talk::Talk),
     Tool(tools::Tool),
     Ask(ask::Ask),
+    Client(client::Client),
     Mass(mass::Mass),
     End(end::End),
     Look(look::Look),
@@ -37,6 +39,9 @@ fn parse(line: &str) -> Result<Directive, String> {
     }
     if found.is_none() {
         found = ask::Ask::parse(name, rest)?.map(Directive::Ask);
+    }
+    if found.is_none() {
+        found = client::Client::parse(name, rest)?.map(Directive::Client);
     }
     if found.is_none() {
         found = mass::Mass::parse(name, rest)?.map(Directive::Mass);
@@ -70,6 +75,7 @@ fn perform(run: &mut Run<'_>, directive: Directive) -> Result<(), Halt> {
         Directive::Talk(talk) => talk.run(run),
         Directive::Tool(tool) => tool.run(run)?,
         Directive::Ask(ask) => ask.run(run)?,
+        Directive::Client(client) => client.run(run)?,
         Directive::Mass(mass) => mass.run(run)?,
         Directive::End(end) => end.run(run)?,
         Directive::Look(look) => look.run(run),

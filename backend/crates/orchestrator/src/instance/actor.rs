@@ -17,6 +17,7 @@ use tracing::Instrument;
 
 use super::ending::{Cause, Ending};
 use super::handshake::Call;
+use super::inside::next_inside;
 use super::pump::{Output, Pump};
 use super::reconnect::Reconnected;
 use super::saved::SavedPhase;
@@ -140,6 +141,7 @@ pub(crate) struct Actor {
     pub(super) initialize: Option<Bytes>,
     pub(super) turns: Turns,
     pub(super) permissions: super::permissions::Permissions,
+    pub(super) inside: super::inside::Inside,
     pub(super) status: InstanceStatus,
     pub(super) stderr_tail: Tail,
     pub(super) created: Option<oneshot::Sender<Result<(), super::ending::Failure>>>,
@@ -265,6 +267,7 @@ impl Actor {
             initialize: None,
             turns: Turns::default(),
             permissions: super::permissions::Permissions::with(spec.remembered.clone()),
+            inside: super::inside::Inside::default(),
             status: InstanceStatus::Starting,
             stderr_tail: Tail::default(),
             created: Some(created),
@@ -342,6 +345,7 @@ impl Actor {
             let deadline = self.next_deadline();
             let may_act = self.may_act();
             let takes_output = self.takes_output();
+            let takes_inside = !self.outbox.is_full() && self.unsent.is_empty();
             let unsent = self.unsent.front().cloned();
             let writer = self
                 .link
@@ -374,6 +378,7 @@ impl Actor {
                     LinkStep::Written(count) => self.were_written(count),
                     LinkStep::Output(output) => self.output(output),
                 },
+                event = next_inside(&mut self.inside), if takes_inside => self.inside_event(event),
                 () = tokio::time::sleep_until(deadline), if may_act => self.time_is_up(),
                 _ = self.term.current(), if !may_act => {}
                 () = self.shared.leave.cancelled(), if !self.shared.leave.is_cancelled() => {}
@@ -406,6 +411,7 @@ impl Actor {
         for effect in effects {
             match effect {
                 Effect::Write(frame) => self.write(frame),
+                Effect::Inside(tag) => self.go_inside(tag),
                 Effect::Reply(reply) => reply(),
                 Effect::CloseStdin => self.close_stdin(),
                 Effect::View(view) => drop(self.view.send_replace(View { seq, ..view })),

@@ -146,6 +146,7 @@ impl Actor {
         // After what has been decided so far.
         self.outbox.effect(Effect::CloseStdin);
         let forced = ending.is_forced();
+        self.close_inside();
         let Some(container) = self.container.clone() else {
             return;
         };
@@ -280,6 +281,7 @@ impl Actor {
         self.forget_calls();
         self.cancel_permissions(DecidedBy::InstanceEnd);
         self.end_task_by_exit();
+        self.abandon_inside();
         if self.turns.running.is_some() {
             let failure = self.verdict().failure;
             let (code, message) = failure.map_or_else(

@@ -81,6 +81,7 @@ impl Actor {
     fn connected(&mut self, connected: Connected) {
         self.link(connected);
         self.breaks.is_up_to_date();
+        self.inside.is_found();
         self.phase = Phase::Handshaking;
         if self.ending.is_some() {
             return self.terminate();

@@ -36,6 +36,20 @@ impl Actor {
         self.outbox.effect(Effect::Write(frame));
     }
 
+    /// The same for an answer that another process can make again: while it is known by its number, it is not on record. None
+    /// if it is.
+    pub(super) fn send_unrecorded(&mut self, frame: Bytes) -> Option<u64> {
+        self.send(frame);
+        (!self.is_taken_up()).then_some(self.numbered)
+    }
+
+    /// Frames that may not have reached the agent, but for those that can be made again.
+    pub(super) fn recorded_frames(&self) -> impl Iterator<Item = &Bytes> {
+        let unwritten = self.unwritten.iter();
+        let recorded = unwritten.filter(|(number, _)| !self.inside.has_answered(*number));
+        recorded.map(|(_, frame)| frame)
+    }
+
     /// Lets a frame out before this step is stored, if every frame before it has been written. For what must reach an agent
     /// also while the database is away, and does no harm if the server dies before it is on record.
     pub(super) fn send_now(&mut self, frame: Bytes) {
@@ -50,10 +64,10 @@ impl Actor {
     pub(super) fn were_written(&mut self, count: u64) {
         let count = self.written_before + count;
         while self.unwritten.front().is_some_and(|(number, _)| *number <= count) {
-            let Some((_, frame)) = self.unwritten.pop_front() else {
+            let Some((number, frame)) = self.unwritten.pop_front() else {
                 break;
             };
-            if is_request(&frame) {
+            if !self.inside.has_answered(number) && is_request(&frame) {
                 continue;
             }
             let size = |kept: &VecDeque<(Instant, Bytes)>| kept.iter().map(|(_, f)| f.len()).sum::<usize>();
@@ -62,6 +76,7 @@ impl Actor {
             }
             self.just_written.push_back((Instant::now(), frame));
         }
+        self.inside.have_answers(count);
     }
 
     /// Frames that were written some time ago have arrived.
@@ -90,6 +105,7 @@ impl Actor {
         let reached = self.unwritten.partition_point(|(number, _)| *number <= given);
         let frames: Vec<Bytes> = self.unwritten.drain(..reached).map(|(_, frame)| frame).collect();
         self.ambiguous.extend(frames);
+        self.inside.have_answers(given);
         self.unsent.clear();
     }
 

@@ -60,16 +60,22 @@ impl Actor {
         }
         let protocol = self.spec.agent_type.protocol;
         self.peer.set_lenient_ids(protocol != Protocol::Acp);
+        let params = self.initialize_params();
+        match self.peer.request(Call::Initialize, "initialize", &params) {
+            Ok((_, frame)) => self.initialize = Some(frame),
+            Err(error) => self.fail(FailureCode::HandshakeFailed, error.to_string()),
+        }
+    }
+
+    /// What the agent is told of kandev.
+    pub(super) fn initialize_params(&self) -> Value {
+        let entry = &self.spec.agent_type;
         let info = ClientInfo {
             name: "kandev".to_owned(),
             title: Some("kandev".to_owned()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        let params = dialect::initialize_params(protocol, &info, &self.spec.agent_type.client_capabilities);
-        match self.peer.request(Call::Initialize, "initialize", &params) {
-            Ok((_, frame)) => self.initialize = Some(frame),
-            Err(error) => self.fail(FailureCode::HandshakeFailed, error.to_string()),
-        }
+        dialect::initialize_params(entry.protocol, &info, &entry.client_capabilities)
     }
 
     /// The container runs: the time of the handshake begins.

@@ -199,9 +199,11 @@ impl Actor {
                 let error = RpcError::new(kandev_acp::rpc_error::INVALID_PARAMS, "params are missing");
                 self.send(outgoing::respond_error(Some(id), &error));
             }
-            _ => {
-                self.message(source, line);
-                self.send(outgoing::method_not_found(id, method));
+            (_, params) => {
+                if !self.asked_inside(source, &line, id, method, params.map(|(params, _)| params)) {
+                    self.message(source, line);
+                    self.send(outgoing::method_not_found(id, method));
+                }
             }
         }
     }

@@ -20,6 +20,7 @@ use super::View;
 use super::actor::{Actor, Connected, EngineDone, Phase};
 use super::catch_up::{self, OnRecord};
 use super::handshake::Replay;
+use super::inside::Inside;
 use super::marks::mark;
 use super::permissions::ToolKinds;
 use super::saved::{Saved, SavedPhase};
@@ -107,6 +108,7 @@ impl Actor {
         self.head = saved.head;
         self.shifts = saved.shifts;
         self.breaks.sign = saved.sign.map(RunSign);
+        self.inside = Inside::restore(saved.inside);
         self.ambiguous = saved.unwritten.into_iter().map(Bytes::from).collect();
         self.turns.last = saved.last_turn;
         self.turns.count = saved.turn_count;
@@ -250,6 +252,7 @@ impl Actor {
         self.link(connected);
         if started {
             self.breaks.is_up_to_date();
+            self.inside.is_found();
         }
         self.phase = match phase {
             SavedPhase::Ready | SavedPhase::Over => Phase::Ready,
@@ -285,6 +288,7 @@ impl Actor {
     /// The log has been read up to now.
     pub(super) fn caught_up(&mut self) {
         self.tell_doubt();
+        self.resume_inside();
         if !self.ambiguous.is_empty() {
             self.resend_at = Some(Instant::now() + SIGN_OF_LIFE);
         }

@@ -111,6 +111,7 @@ impl Actor {
         self.drop_link();
         self.link = None;
         self.frames_broke();
+        self.hold_inside();
         self.phase = Phase::Reconnecting(phase);
         self.taken_lines = self.outbox.lines();
         self.reconnect(container);

@@ -17,6 +17,7 @@ use super::actor::{Actor, Phase, SessionRef};
 use super::choices::{Choices, Step};
 use super::ending::Cause;
 use super::handshake::Call;
+use super::inside::SavedInside;
 use super::marks::Head;
 use super::shifts::Shifts;
 use super::verdict::Verdict;
@@ -67,6 +68,9 @@ pub(crate) struct Saved<'a> {
     /// Of the engine's run that the container was last seen in.
     #[serde(default)]
     pub(super) sign: Option<String>,
+    /// What was asked to be done in the container.
+    #[serde(default)]
+    pub(crate) inside: SavedInside,
 }
 
 /// How far the instance had come.
@@ -141,12 +145,13 @@ impl Actor {
             unwritten: self
                 .ambiguous
                 .iter()
-                .chain(self.unwritten.iter().map(|(_, frame)| frame))
+                .chain(self.recorded_frames())
                 .map(|frame| String::from_utf8_lossy(frame).into_owned())
                 .collect(),
             head: self.head.clone(),
             shifts: self.shifts,
             sign: self.breaks.sign.as_ref().map(|sign| sign.0.clone()),
+            inside: self.inside.saved(),
         }
     }
 }

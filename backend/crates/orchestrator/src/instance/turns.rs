@@ -359,6 +359,7 @@ impl Actor {
             return;
         };
         self.cancel_permissions_of(running.id);
+        self.release_terminals("turn_end");
         let status = match (&running.cancel, &end) {
             (Some(_), _) => TurnStatus::Cancelled,
             (

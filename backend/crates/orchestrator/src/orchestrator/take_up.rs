@@ -37,6 +37,12 @@ impl Orchestrator {
         let Ok(mcp_servers) = serde_json::from_str(&secrets.mcp_servers) else {
             return Ok(false);
         };
+        let mut saved = saved;
+        for seq in saved.inside.lines() {
+            if let Some(line) = kandev_store::journal::line(pool, instance.id, seq).await? {
+                saved.inside.bring(seq, &line);
+            }
+        }
         let position = kandev_store::journal::position(pool, instance.id).await?;
         let mut queue = Vec::new();
         let mut updates = 0;

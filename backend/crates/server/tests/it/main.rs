@@ -16,6 +16,7 @@ mod disk_full;
 mod endings;
 mod engine_outage;
 mod handshake;
+mod inside;
 mod legacy;
 mod logs;
 mod main_job;

@@ -149,9 +149,8 @@ async fn what_is_not_known_is_kept_and_harms_nothing() {
     let id = stack.launch(json!({})).await;
     let requests = [
         "mock/none",
-        "fs/read_text_file",
-        "fs/write_text_file",
-        "terminal/create",
+        "fs/remove_file",
+        "terminal/resize",
         "elicitation/create",
     ];
     let script = requests
