@@ -23,9 +23,10 @@ pub(super) async fn serve(stdio: DuplexStream) -> Result<(), Error> {
         .name("sdk-agent")
         .on_receive_request(
             async |request: InitializeRequest, responder, _cx: Cx| {
+                let offered = &request.client_capabilities;
                 assert!(
-                    !request.client_capabilities.terminal,
-                    "kandev did not offer terminals"
+                    offered.terminal && offered.fs.read_text_file && offered.fs.write_text_file,
+                    "kandev offers files and terminals: {offered:?}"
                 );
                 let prompt = PromptCapabilities::new().image(true).embedded_context(true);
                 let capabilities = AgentCapabilities::new()
