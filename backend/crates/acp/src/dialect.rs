@@ -1,9 +1,11 @@
 //! The two dialects of JSON-RPC agents, and what they have in common.
 
+mod asks;
 mod calls;
 mod handshake;
 mod outcome;
 
+pub use asks::{Ask, Place};
 pub use calls::Call;
 pub use handshake::{
     AuthMethod, ClientInfo, McpTransports, Negotiated, NegotiationError, SessionMethods, initialize_params,

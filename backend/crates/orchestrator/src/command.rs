@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kandev_acp::dialect::Ask;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::{Refusal, WhenBusy};
 use kandev_domain::{CommandId, InstanceId, PermissionId};
@@ -20,7 +21,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::Orchestrator;
-use crate::instance::{Accepted, AnswerRefused, Cancelled, PermissionAnswer, PromptRefused, Stopped};
+use crate::instance::{
+    Accepted, AnswerRefused, AskOutcome, AskRefused, Cancelled, PermissionAnswer, PromptRefused, Stopped,
+};
 use crate::orchestrator::STORE_LIMIT;
 
 /// How often to look for commands and answers where no wake came.
@@ -84,6 +87,9 @@ pub(crate) enum Request {
         reason: Option<String>,
         force: bool,
     },
+    Ask {
+        ask: Ask,
+    },
     Permission {
         permission: PermissionId,
         answer: PermissionAnswer,
@@ -98,6 +104,7 @@ pub(crate) enum Answer {
     Cancel(Cancelled),
     Stop(Stopped),
     Permission(Result<(), AnswerRefused>),
+    Ask(Result<AskOutcome, AskRefused>),
     /// The agent has no way to be told so.
     Unsupported(String),
     /// Too many commands wait for the instance.
@@ -239,7 +246,9 @@ impl Orchestrator {
         let deadline = Instant::now() + self.shared.settings.lease * 2 + limit;
         let mut answered = self.shared.wakes.answers.subscribe();
         let command = CommandId::generate();
-        let text = serde_json::to_string(request).map_err(|e| CommandError::Internal(e.to_string()))?;
+        // What is asked of an agent may hold secrets.
+        let sealed = self.shared.sealer.seal_text(id, request);
+        let text = sealed.map_err(|e| CommandError::Internal(e.to_string()))?;
         kandev_store::within(STORE_LIMIT, commands::hand_over(pool, command, id, &text)).await?;
         if let Err(error) = notify::send_on(pool, &Wake::Commands).await {
             tracing::debug!(%error, "the holder finds the command by itself");
@@ -339,8 +348,8 @@ async fn take(orchestrator: &Orchestrator) -> Result<bool, StoreError> {
             // It has just ended, which its caller sees, or another server takes it up, and the command with it.
             continue;
         };
-        let Ok(request) = serde_json::from_str(&command.request) else {
-            // Of a later version: left to a server that knows it.
+        let Ok(request) = shared.sealer.open_text(instance_id, &command.request) else {
+            // Of another version, or key: left to a server that knows it.
             tracing::warn!(%instance_id, command = %id, "a command of another server is not understood");
             continue;
         };

@@ -18,6 +18,7 @@
 //! [`inside`], what it asks to be allowed in [`permissions`].
 
 mod actor;
+mod asks;
 mod catch_up;
 mod choices;
 mod ending;
@@ -52,6 +53,7 @@ use crate::command::Command;
 use crate::fresh::Stored;
 
 pub(crate) use actor::{Actor, Parts};
+pub use asks::{AskOutcome, AskRefused};
 pub use choices::Choices;
 pub use ending::Failure;
 pub use permissions::{AnswerRefused, PermissionAnswer};

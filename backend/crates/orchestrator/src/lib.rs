@@ -37,10 +37,11 @@ pub use changes::Changes;
 pub use command::CommandError;
 pub use fresh::Stored;
 pub use instance::{
-    Accepted, AnswerRefused, Cancelled, Failure, PermissionAnswer, PromptRefused, Stopped, View,
+    Accepted, AnswerRefused, AskOutcome, AskRefused, Cancelled, Failure, PermissionAnswer, PromptRefused,
+    Stopped, View,
 };
 pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources};
-pub use orchestrator::{AnswerError, Launched, Orchestrator, Parts};
+pub use orchestrator::{AnswerError, AskError, Launched, Orchestrator, Parts};
 pub use secrets::Sealer;
 pub use settings::Settings;
 pub use wakes::Wakes;

@@ -1,5 +1,6 @@
 //! The way in: launches, and commands to instances.
 
+mod asks;
 mod permissions;
 mod resume;
 mod take_up;
@@ -36,6 +37,7 @@ use crate::slots::Slots;
 use crate::wakes::{self, Wakes};
 use crate::{Shared, lease, reconcile, retention};
 
+pub use asks::AskError;
 pub use permissions::AnswerError;
 
 /// How long instances have to end when the server does, beyond their own graces.
@@ -417,10 +419,12 @@ impl Orchestrator {
             .map_err(|e| LaunchError::Internal(e.to_string()))
     }
 
-    /// Launches a fresh instance that goes on with the session of one that has ended. `env` is added to the old one's.
+    /// Launches a fresh instance, as one that has ended was launched, that goes on with its session, or with this one. `env` is
+    /// added to the old one's.
     pub async fn resume(
         self: &Arc<Self>,
         id: InstanceId,
+        session: Option<String>,
         env: BTreeMap<String, String>,
         prompt: Option<Prompt>,
     ) -> Result<Launched, LaunchError> {
@@ -430,7 +434,7 @@ impl Orchestrator {
         if !old.status.is_final() {
             return Err(LaunchError::NotResumable(Refusal::StillActive.to_string()));
         }
-        let Some(session_id) = old.session_id.clone() else {
+        let Some(session_id) = session.or_else(|| old.session_id.clone()) else {
             return Err(LaunchError::NotResumable(
                 "the instance never had a session".to_owned(),
             ));

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use chacha20poly1305::aead::{Aead, Generate, KeyInit, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce};
 use kandev_domain::InstanceId;
@@ -42,6 +44,17 @@ impl Sealer {
         };
         let sealed = self.0.encrypt(&nonce, payload).map_err(|_| CannotOpen)?;
         Ok([nonce.as_slice(), &sealed].concat())
+    }
+
+    /// Encrypts for a column of text.
+    pub(crate) fn seal_text(&self, id: InstanceId, secret: &impl Serialize) -> Result<String, CannotOpen> {
+        Ok(BASE64_STANDARD.encode(self.seal(id, secret)?))
+    }
+
+    /// Decrypts what is in a column of text.
+    pub(crate) fn open_text<T: DeserializeOwned>(&self, id: InstanceId, text: &str) -> Result<T, CannotOpen> {
+        let sealed = BASE64_STANDARD.decode(text).map_err(|_| CannotOpen)?;
+        self.open(id, &sealed)
     }
 
     /// Decrypts.
@@ -85,5 +98,8 @@ mod tests {
         assert_eq!(Sealer::new([8; 32]).open::<Env>(id, &sealed), Err(CannotOpen));
         assert_eq!(sealer.open::<Env>(id, &sealed[..5]), Err(CannotOpen));
         assert_ne!(sealed, sealer.seal(id, &env).unwrap(), "a nonce is used once");
+        let text = sealer.seal_text(id, &env).unwrap();
+        assert_eq!(sealer.open_text::<Env>(id, &text), Ok(env));
+        assert_eq!(sealer.open_text::<Env>(id, "{}"), Err(CannotOpen));
     }
 }

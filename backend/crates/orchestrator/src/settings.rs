@@ -26,6 +26,8 @@ pub struct Settings {
     pub handshake_timeout: Duration,
     /// From a cancel until the container is ended.
     pub cancel_grace: Duration,
+    /// How long an agent may take to answer what callers ask beside prompts.
+    pub call_timeout: Duration,
     /// From SIGTERM until SIGKILL.
     pub stop_grace: Duration,
     /// Longest turn, where limited.
@@ -64,6 +66,7 @@ impl Default for Settings {
             max_line_bytes: kandev_acp::frame::DEFAULT_LINE_LIMIT,
             handshake_timeout: Duration::from_mins(1),
             cancel_grace: Duration::from_secs(10),
+            call_timeout: Duration::from_mins(2),
             stop_grace: Duration::from_secs(10),
             turn_timeout: None,
             idle_timeout: None,

@@ -143,6 +143,7 @@ fn settings(config: &Config) -> Settings {
         max_line_bytes: config.max_line_bytes,
         handshake_timeout: config.handshake_timeout,
         cancel_grace: config.cancel_grace,
+        call_timeout: config.call_timeout,
         stop_grace: config.stop_grace,
         turn_timeout: config.turn_timeout,
         idle_timeout: config.idle_timeout,

@@ -28,13 +28,15 @@ pub struct NewSession {
     pub task_id: TaskId,
     /// Now.
     pub created_at: DateTime<Utc>,
+    /// The session that it was branched off.
+    pub forked_from: Option<SessionKey>,
 }
 
 impl NewSession {
     pub(crate) async fn insert(&self, connection: &mut PgConnection) -> Result<()> {
         sqlx::query(
-            "INSERT INTO sessions (key, session_id, agent_type, workspace_path, task_id, created_at, updated_at) \
-             VALUES ($1, $2, $3, $4, $5, $6, $6)",
+            "INSERT INTO sessions (key, session_id, agent_type, workspace_path, task_id, created_at, updated_at, \
+             forked_from) VALUES ($1, $2, $3, $4, $5, $6, $6, $7)",
         )
         .bind(self.key.0)
         .bind(pg_text(&self.session_id).as_ref())
@@ -42,6 +44,7 @@ impl NewSession {
         .bind(&self.workspace_path)
         .bind(self.task_id.as_str())
         .bind(self.created_at)
+        .bind(self.forked_from.map(|key| key.0))
         .execute(connection)
         .await?;
         Ok(())
@@ -90,6 +93,8 @@ pub struct Session {
     pub task_id: TaskId,
     /// When it was established.
     pub created_at: DateTime<Utc>,
+    /// The session that it was branched off.
+    pub forked_from: Option<SessionKey>,
 }
 
 impl TryFrom<&PgRow> for Session {
@@ -107,6 +112,9 @@ impl TryFrom<&PgRow> for Session {
                 .parse()
                 .map_err(|e| StoreError::bad_row(TABLE, "task_id", key, e))?,
             created_at: row.try_get("created_at")?,
+            forked_from: row
+                .try_get::<Option<uuid::Uuid>, _>("forked_from")?
+                .map(SessionKey),
         })
     }
 }
@@ -180,6 +188,22 @@ pub async fn facets(pool: &PgPool, key: SessionKey) -> Result<Vec<(String, Strin
     rows.iter()
         .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
         .collect()
+}
+
+/// The last instance that carried a session or, if none has yet, the one that it was branched off.
+pub async fn last_instance(pool: &PgPool, key: SessionKey) -> Result<Option<kandev_domain::InstanceId>> {
+    let found: Option<uuid::Uuid> = sqlx::query_scalar(
+        "WITH RECURSIVE line (key, forked_from, depth) AS ( \
+             SELECT key, forked_from, 0 FROM sessions WHERE key = $1 \
+             UNION ALL SELECT s.key, s.forked_from, depth + 1 FROM sessions s JOIN line ON s.key = line.forked_from \
+             WHERE depth < 64) \
+         SELECT i.id FROM line JOIN agent_instances i ON i.session_key = line.key \
+         ORDER BY depth, i.created_at DESC, i.id DESC LIMIT 1",
+    )
+    .bind(key.0)
+    .fetch_optional(pool)
+    .await?;
+    Ok(found.map(kandev_domain::InstanceId))
 }
 
 /// The instances that carried a session, oldest first.

@@ -225,6 +225,12 @@ pub async fn get(pool: &PgPool, instance_id: InstanceId, id: TurnId) -> Result<O
     row.as_ref().map(Turn::try_from).transpose()
 }
 
+/// Whether a turn was one of this session's, whichever instance carried it.
+pub async fn is_of_session(pool: &PgPool, session: SessionKey, id: TurnId) -> Result<bool> {
+    let found = sqlx::query_scalar("SELECT EXISTS (SELECT FROM turns WHERE id = $1 AND session_key = $2)");
+    Ok(found.bind(id.0).bind(session.0).fetch_one(pool).await?)
+}
+
 /// The turns of an instance, oldest first. The cursor's key is the ordinal.
 pub async fn list(
     pool: &PgPool,

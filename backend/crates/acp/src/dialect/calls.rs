@@ -4,6 +4,7 @@ use kandev_domain::content::Prompt;
 use serde_json::{Map, Value, json};
 
 use super::Dialect;
+use super::asks::ENTRY_MARK;
 use super::handshake::add_missing;
 
 /// A method and its parameters.
@@ -58,6 +59,15 @@ impl Dialect {
             Self::Kandev => json!({"message": prompt.to_text()}),
         };
         ("session/prompt", params)
+    }
+
+    /// The same with a label that a fork can name later.
+    pub fn labelled_prompt(self, session_id: &str, prompt: &Prompt, label: &str) -> Call {
+        let (method, mut params) = self.prompt(session_id, prompt);
+        if self == Self::Acp {
+            params["_meta"] = json!({ENTRY_MARK: label});
+        }
+        (method, params)
     }
 
     /// Ends the turn in flight; a notification. ACP has no place for the reason.

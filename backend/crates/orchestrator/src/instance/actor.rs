@@ -142,6 +142,7 @@ pub(crate) struct Actor {
     pub(super) turns: Turns,
     pub(super) permissions: super::permissions::Permissions,
     pub(super) inside: super::inside::Inside,
+    pub(super) asks: super::asks::Asks,
     pub(super) status: InstanceStatus,
     pub(super) stderr_tail: Tail,
     pub(super) created: Option<oneshot::Sender<Result<(), super::ending::Failure>>>,
@@ -268,6 +269,7 @@ impl Actor {
             turns: Turns::default(),
             permissions: super::permissions::Permissions::with(spec.remembered.clone()),
             inside: super::inside::Inside::default(),
+            asks: super::asks::Asks::default(),
             status: InstanceStatus::Starting,
             stderr_tail: Tail::default(),
             created: Some(created),
@@ -546,6 +548,7 @@ impl Actor {
                     self.answer_stops(Stopped::Ended);
                 }
             }
+            Request::Ask { ask } => self.ask(ask, reply),
             Request::Permission { permission, answer } => {
                 let answer = self.answer_permission(permission, &answer);
                 self.reply(reply, Answer::Permission(answer));

@@ -495,6 +495,7 @@ impl Actor {
                 consider(self.cancel_until().filter(|_| self.stalled.is_none()));
                 consider(self.turns.running.as_ref().and_then(|r| r.until));
                 consider(self.permissions.until());
+                consider(self.asks.until());
                 consider(self.idle_until());
             }
         }
@@ -597,6 +598,7 @@ impl Actor {
                 self.cancel(Some("the turn's time is up".to_owned()));
             }
             (_, None) if due(self.permissions.until()) => self.expire_permissions(),
+            (_, None) if due(self.asks.until()) => self.expire_asks(),
             (_, None) if due(self.idle_until()) => self.end(self.cause_of_idleness()),
             (_, None) => {}
         }

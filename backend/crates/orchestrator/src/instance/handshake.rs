@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::actor::{Actor, Phase, SessionRef};
+use super::asks::Asked;
 use super::choices::{self, Offered, Setting, Step};
 use super::ending::{Cause, Failure};
 use crate::launch::{OnLost, ResumeFrom};
@@ -33,6 +34,7 @@ pub(super) enum Call {
     OldSession,
     Configure(Step),
     Prompt(TurnId),
+    Asked(Asked),
 }
 
 /// The details of `auth_required`.
@@ -118,8 +120,8 @@ impl Actor {
     }
 
     /// An answer to one of our requests.
-    pub(super) fn answered(&mut self, tag: Call, outcome: Result<Box<RawValue>, RpcError>) {
-        if self.ending.is_some() && !matches!(tag, Call::Prompt(_)) {
+    pub(super) fn answered(&mut self, id: u64, tag: Call, outcome: Result<Box<RawValue>, RpcError>) {
+        if self.ending.is_some() && !matches!(tag, Call::Prompt(_) | Call::Asked(_)) {
             return;
         }
         match (tag, outcome) {
@@ -165,6 +167,7 @@ impl Actor {
                 self.configure_next();
             }
             (Call::Prompt(turn), outcome) => self.prompt_answered(turn, outcome),
+            (Call::Asked(asked), outcome) => self.ask_answered(id, &asked, outcome),
         }
     }
 
@@ -307,6 +310,7 @@ impl Actor {
                 workspace_path: self.spec.workspace.to_string_lossy().into_owned(),
                 task_id: self.spec.task_id.clone(),
                 created_at: self.shared.clock.now(),
+                forked_from: None,
             }));
         }
         self.outbox.patch(|p| p.session_key = Some(key));
@@ -424,7 +428,7 @@ impl Actor {
     }
 
     /// The agent has taken a setting. It need not tell so itself.
-    fn was_set(&mut self, setting: &Setting, result: &RawValue) {
+    pub(super) fn was_set(&mut self, setting: &Setting, result: &RawValue) {
         self.chosen.see(setting);
         match setting {
             Setting::Mode(mode) => self.facet_value("current_mode", &json!(mode)),

@@ -52,9 +52,9 @@ impl Actor {
                 None => self.message(source, line),
             },
             Incoming::Notification { .. } | Incoming::Unmatched { .. } => self.message(source, line),
-            Incoming::Response { tag, outcome, .. } => {
+            Incoming::Response { id, tag, outcome } => {
                 self.message(source, line);
-                self.answered(tag, outcome);
+                self.answered(id, tag, outcome);
             }
             Incoming::Request { id, method, params } => {
                 let params = params.as_ref().map(|p| (p.raw, p.range.clone()));
@@ -290,6 +290,7 @@ impl Actor {
 
     /// Fails what the agent will not answer any more.
     pub(super) fn forget_calls(&mut self) {
+        self.refuse_asks();
         let pending: Vec<(u64, Call)> = self.peer.drain();
         if !pending.is_empty() {
             tracing::debug!(count = pending.len(), "requests without an answer");

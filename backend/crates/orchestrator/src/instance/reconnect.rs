@@ -128,6 +128,7 @@ impl Actor {
             self.turns.put_back(id, prompt);
         }
         self.restore_permissions(permissions, kinds);
+        self.restore_asks();
         self.taken_cause = saved.ending;
         self.verdict = saved.verdict;
         self.taken_lines = lines;

@@ -185,7 +185,12 @@ impl Actor {
                 return;
             };
             let refused = queued.prompt.supported_by(agent.prompt).err();
-            let call = agent.dialect.prompt(&session.id, &queued.prompt);
+            let call = if agent.session.fork {
+                let label = queued.id.to_string();
+                agent.dialect.labelled_prompt(&session.id, &queued.prompt, &label)
+            } else {
+                agent.dialect.prompt(&session.id, &queued.prompt)
+            };
             self.start_turn(&queued, Some(session.key));
             match refused {
                 None => self.call(Call::Prompt(queued.id), call),

@@ -89,6 +89,8 @@ settings! {
     handshake_timeout_seconds: Seconds, "KANDEV_HANDSHAKE_TIMEOUT_SECONDS", "SECONDS";
     #[doc = "What a cancelled turn gets before its container is stopped [env: KANDEV_CANCEL_GRACE_SECONDS] [default: 10]"]
     cancel_grace_seconds: Seconds, "KANDEV_CANCEL_GRACE_SECONDS", "SECONDS";
+    #[doc = "What an agent gets to answer what callers ask beside prompts [env: KANDEV_CALL_TIMEOUT_SECONDS] [default: 120]"]
+    call_timeout_seconds: Seconds, "KANDEV_CALL_TIMEOUT_SECONDS", "SECONDS";
     #[doc = "What a stopped container gets before it is killed [env: KANDEV_STOP_GRACE_SECONDS] [default: 10]"]
     stop_grace_seconds: Seconds, "KANDEV_STOP_GRACE_SECONDS", "SECONDS";
     #[doc = "Longest turn [env: KANDEV_TURN_TIMEOUT_SECONDS] [default: none]"]

@@ -115,6 +115,8 @@ pub struct Config {
     pub handshake_timeout: Duration,
     /// From `session/cancel` to the container's stop.
     pub cancel_grace: Duration,
+    /// How long an agent may take to answer what callers ask beside prompts.
+    pub call_timeout: Duration,
     /// From SIGTERM to SIGKILL.
     pub stop_grace: Duration,
     /// Longest turn; no limit when none.
@@ -238,6 +240,9 @@ impl Config {
                 .0,
             cancel_grace: report
                 .or("cancel_grace_seconds", layer.cancel_grace_seconds, seconds(10))
+                .0,
+            call_timeout: report
+                .or("call_timeout_seconds", layer.call_timeout_seconds, seconds(120))
                 .0,
             stop_grace: report
                 .or("stop_grace_seconds", layer.stop_grace_seconds, seconds(10))

@@ -48,6 +48,8 @@ pub struct SessionView {
     /// The task it began with.
     task_id: String,
     created_at: DateTime<Utc>,
+    /// The session that it was branched off, by kandev's id.
+    forked_from: Option<Uuid>,
 }
 
 impl From<Session> for SessionView {
@@ -59,6 +61,7 @@ impl From<Session> for SessionView {
             workspace_path: session.workspace_path,
             task_id: session.task_id.to_string(),
             created_at: session.created_at,
+            forked_from: session.forked_from.map(|key| key.0),
         }
     }
 }
@@ -219,7 +222,8 @@ fn position(cursor: Option<&str>) -> ApiResult<Option<(InstanceId, i64)>> {
 
 /// Resume a session
 ///
-/// A fresh container, launched as the session's last one was, goes on with it.
+/// A fresh container, launched as the session's last one was (a branch's first one as that of the session it was made of), goes
+/// on with it.
 #[utoipa::path(
     post, path = "/api/v1/sessions/{id}/resume", tag = "sessions", request_body = ResumeBody,
     params(("id" = String, Path, description = "The session's id, or the agent's")),
@@ -231,7 +235,14 @@ async fn resume(
     body: Option<ApiJson<ResumeBody>>,
 ) -> ApiResult<impl IntoResponse> {
     let session = session(&state, &id).await?;
-    let last = sessions::instances(&state.pool, session.key).await?.pop();
+    let last = sessions::last_instance(&state.pool, session.key).await?;
     let last = last.ok_or_else(|| ApiError::conflict("no instance of the session is left"))?;
-    resume_instance(&state, last, body.map(|ApiJson(body)| body).unwrap_or_default()).await
+    let own = Some(session.session_id);
+    resume_instance(
+        &state,
+        last,
+        own,
+        body.map(|ApiJson(body)| body).unwrap_or_default(),
+    )
+    .await
 }

@@ -9,6 +9,7 @@
 
 mod all_events;
 mod architecture;
+mod asks;
 mod bad_input;
 mod cancel_restarts;
 mod config;

@@ -159,6 +159,43 @@ async fn a_request_that_reaches_another_server_is_served_all_the_same() {
     stack.settle().await;
 }
 
+/// The agent is asked by one server for another, and answers a third run.
+#[tokio::test]
+async fn what_was_asked_from_afar_is_answered_after_the_owners_death() {
+    let mut two = Two::apart("2").await;
+    let env = json!({"MOCK_SET": "slow:6000", "MOCK_INPUT_COPY": "/workspace/input"});
+    let id = two.stack.launch(json!({"env": env})).await;
+    let owner = two.server(&id).await;
+    two.turn_around();
+    let (stack, other) = (&two.stack, &mut two.other);
+    let path = format!("/agents/{id}/mode");
+    let body = json!({"mode_id": "code"});
+    let asks = |text: &str| text.matches("session/set_mode").count();
+    let input = stack.workspace().join("input");
+    let (answer, ()) = tokio::join!(stack.call(reqwest::Method::PUT, &path, Some(&body)), async {
+        while asks(&std::fs::read_to_string(&input).unwrap_or_default()) == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let pool = stack.database.pool().await;
+        let left: String = sqlx::query_scalar("SELECT request FROM commands")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
+        assert!(!left.contains("mode"), "what is asked may be secret: {left}");
+        // A turn later, it is on record that the request was written.
+        assert_eq!(stack.turn(&id, "/say beside").await["text"], "beside");
+        drop(other.take());
+    });
+    assert_eq!(answer.expect(200)["result"], json!({}));
+    assert_ne!(two.server(&id).await, owner);
+    assert_eq!(
+        asks(&std::fs::read_to_string(&input).unwrap()),
+        1,
+        "it was asked twice"
+    );
+    two.stack.settle().await;
+}
+
 #[tokio::test]
 async fn the_owners_death_is_noticed_within_the_lease() {
     let mut two = Two::apart("2").await;

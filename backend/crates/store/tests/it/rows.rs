@@ -137,6 +137,7 @@ async fn sessions_keep_the_latest_of_each_facet(pool: PgPool) {
     let id = instance(&pool).await;
     let task_id = instances::get(&pool, id).await.unwrap().unwrap().task_id;
     let session = |key, created| NewSession {
+        forked_from: None,
         key,
         session_id: "0".to_owned(),
         agent_type: "mock-agent".to_owned(),

@@ -1,5 +1,6 @@
 //! `/api/v1/agents`: one file a route.
 
+pub mod asks;
 pub mod cancel;
 pub mod events;
 pub mod launch;
@@ -56,6 +57,7 @@ pub fn untimed() -> OpenApiRouter<AppState> {
         .routes(routes!(stop::stop))
         .routes(routes!(stop::delete))
         .routes(routes!(resume::resume))
+        .merge(asks::untimed())
 }
 
 /// The id in a path; one that is none names nothing.

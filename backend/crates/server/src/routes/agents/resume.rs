@@ -44,17 +44,24 @@ pub async fn resume(
     body: Option<ApiJson<ResumeBody>>,
 ) -> ApiResult<impl IntoResponse> {
     let id = super::instance_id(&id)?;
-    resume_instance(&state, id, body.map(|ApiJson(body)| body).unwrap_or_default()).await
+    resume_instance(
+        &state,
+        id,
+        None,
+        body.map(|ApiJson(body)| body).unwrap_or_default(),
+    )
+    .await
 }
 
 /// Resumes, and answers like a launch.
 pub async fn resume_instance(
     state: &AppState,
     id: InstanceId,
+    session: Option<String>,
     body: ResumeBody,
 ) -> ApiResult<impl IntoResponse + use<>> {
     let prompt = body.prompt.map(prompt_of).transpose()?;
-    let launched = state.orchestrator.resume(id, body.env, prompt).await?;
+    let launched = state.orchestrator.resume(id, session, body.env, prompt).await?;
     let response = answer(state, launched.id, body.wait).await?;
     let location = format!("/api/v1/agents/{}", launched.id);
     Ok((

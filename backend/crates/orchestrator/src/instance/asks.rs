@@ -1,0 +1,274 @@
+//! What callers ask of an agent beside prompts: its mode, its model, a fork, or any method by its name.
+//!
+//! The request is on record before it goes out, with the command of another server that it is for, so a server that takes
+//! the instance up can still answer that one, and does not ask twice. What the agent's answer changes is kept whether or not
+//! somebody still waits for it.
+
+use std::collections::BTreeMap;
+
+use kandev_acp::dialect::{self, Ask, Place};
+use kandev_acp::{Dialect, RpcError, outgoing};
+use kandev_domain::{CommandId, EventKind, LogLevel, SessionKey};
+use kandev_store::journal::Change;
+use kandev_store::sessions::{NewSession, SessionFacet};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use super::actor::{Actor, Phase};
+use super::choices::Setting;
+use super::handshake::Call;
+use crate::command::{Answer, Reply};
+
+/// How many may wait for the agent at once.
+const AT_ONCE: usize = 32;
+
+/// What is kept with an open request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Asked {
+    ask: Ask,
+    /// The command of another server that it is for.
+    elsewhere: Option<CommandId>,
+}
+
+/// Who waits for the agent's answer.
+#[derive(Debug)]
+struct Waiting {
+    reply: Reply,
+    until: Instant,
+}
+
+/// Those who wait, by the request's id.
+#[derive(Debug, Default)]
+pub(super) struct Asks(BTreeMap<u64, Waiting>);
+
+/// What the agent made of it, as JSON texts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AskOutcome {
+    /// Its result.
+    Done {
+        /// Unchanged.
+        result: String,
+        /// The agent's session.
+        session_id: String,
+    },
+    /// Its error.
+    Failed {
+        /// JSON-RPC's.
+        code: i64,
+        /// For people.
+        message: String,
+        /// Unchanged.
+        data: Option<String>,
+    },
+}
+
+/// Why the agent was not asked, or did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum AskRefused {
+    /// It has no session yet, or none any more.
+    #[error("the instance has no session that could be asked now")]
+    NotReady,
+    /// A turn runs.
+    #[error("the agent cannot do this while a turn runs")]
+    Busy,
+    /// Its protocol has no such thing.
+    #[error("the agent's protocol has no {0}")]
+    Unsupported(String),
+    /// Too many wait for it.
+    #[error("too many requests wait for the agent")]
+    TooMany,
+    /// In the time that it had.
+    #[error("the agent did not answer in time")]
+    NoAnswer,
+    /// Before it answered.
+    #[error("the instance ended before the agent answered")]
+    Ended,
+}
+
+impl Asks {
+    /// When the next one has waited long enough.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.0.values().map(|waiting| waiting.until).min()
+    }
+
+    fn is_for(&self, command: CommandId) -> bool {
+        let is_it = |waiting: &Waiting| matches!(waiting.reply, Reply::Elsewhere(id) if id == command);
+        self.0.values().any(is_it)
+    }
+}
+
+impl Actor {
+    /// Puts back what another process had asked for a third one.
+    pub(super) fn restore_asks(&mut self) {
+        let until = Instant::now() + self.shared.settings.call_timeout;
+        for (id, call) in self.peer.snapshot().pending {
+            if let Call::Asked(Asked {
+                elsewhere: Some(command),
+                ..
+            }) = call
+            {
+                let reply = Reply::Elsewhere(command);
+                self.asks.0.insert(id, Waiting { reply, until });
+            }
+        }
+    }
+
+    pub(super) fn ask(&mut self, ask: Ask, reply: Reply) {
+        let elsewhere = match reply {
+            Reply::Elsewhere(id) => Some(id),
+            Reply::Here(_) => None,
+        };
+        // Asked by the server before this one: its answer is the command's.
+        if elsewhere.is_some_and(|command| self.asks.is_for(command)) {
+            return;
+        }
+        match self.request_of(&ask) {
+            Err(refused) => self.reply(reply, Answer::Ask(Err(refused))),
+            Ok(params) => {
+                let method = ask.method().to_owned();
+                let call = Call::Asked(Asked { ask, elsewhere });
+                match self.peer.request(call, &method, &params) {
+                    Err(error) => {
+                        self.log(LogLevel::Error, error.to_string());
+                        self.reply(reply, Answer::Ask(Err(AskRefused::TooMany)));
+                    }
+                    Ok((id, frame)) => {
+                        let until = Instant::now() + self.shared.settings.call_timeout;
+                        self.asks.0.insert(id, Waiting { reply, until });
+                        self.log(LogLevel::Info, format!("a caller asks for {method}"));
+                        self.send(frame);
+                        self.outbox.durable();
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is to be sent, if it can be now.
+    fn request_of(&self, ask: &Ask) -> Result<serde_json::Value, AskRefused> {
+        let ready = matches!(self.phase, Phase::Ready) && self.ending.is_none();
+        let (Some(agent), Some(session), true) = (&self.agent, &self.session, ready) else {
+            return Err(AskRefused::NotReady);
+        };
+        if self.asks.0.len() >= AT_ONCE {
+            return Err(AskRefused::TooMany);
+        }
+        if matches!(ask, Ask::Compact) && self.turns.running.is_some() {
+            return Err(AskRefused::Busy);
+        }
+        let place = Place {
+            session_id: &session.id,
+            cwd: &self.spec.agent_type.working_dir,
+            mcp_servers: &self.spec.mcp_servers,
+        };
+        let params = ask.params(agent.dialect, place);
+        params.ok_or_else(|| AskRefused::Unsupported(ask.method().to_owned()))
+    }
+
+    /// The agent's answer to one of them.
+    pub(super) fn ask_answered(&mut self, id: u64, asked: &Asked, outcome: Result<Box<RawValue>, RpcError>) {
+        let Some(session) = self.session.clone() else {
+            return;
+        };
+        let answer = match outcome {
+            Ok(result) => {
+                self.was_done(&asked.ask, &result);
+                AskOutcome::Done {
+                    result: result.get().to_owned(),
+                    session_id: session.id,
+                }
+            }
+            Err(error) => AskOutcome::Failed {
+                code: error.code,
+                message: error.message,
+                data: error.data.map(|data| data.get().to_owned()),
+            },
+        };
+        self.outbox.durable();
+        if let Some(waiting) = self.asks.0.remove(&id) {
+            self.reply(waiting.reply, Answer::Ask(Ok(answer)));
+        }
+    }
+
+    /// Keeps what the agent need not tell again.
+    fn was_done(&mut self, ask: &Ask, result: &RawValue) {
+        match ask {
+            Ask::Mode { mode_id } => self.was_set(&Setting::Mode(mode_id.clone()), result),
+            Ask::Model { model_id } => self.was_set(&Setting::Model(model_id.clone()), result),
+            Ask::Option { config_id, value } => {
+                self.was_set(&Setting::Option(config_id.clone(), value.clone()), result);
+            }
+            Ask::ReasoningEffort { .. } => {
+                if let Some(models) = dialect::session_established(Dialect::Acp, result).models {
+                    self.facet("models", &models);
+                }
+            }
+            Ask::Fork { .. } => self.was_forked(result),
+            Ask::Plan { .. } | Ask::Compact | Ask::Authenticate { .. } | Ask::Logout | Ask::Rpc { .. } => {}
+        }
+    }
+
+    /// The branch is a session of its own, which can be resumed.
+    fn was_forked(&mut self, result: &RawValue) {
+        let info = dialect::session_established(Dialect::Acp, result);
+        let Some(id) = info.session_id else { return };
+        let key = SessionKey::generate();
+        self.outbox.change(Change::Session(NewSession {
+            key,
+            session_id: id.clone(),
+            agent_type: self.spec.agent_type.id.clone(),
+            workspace_path: self.spec.workspace.to_string_lossy().into_owned(),
+            task_id: self.spec.task_id.clone(),
+            created_at: self.shared.clock.now(),
+            forked_from: self.session.as_ref().map(|session| session.key),
+        }));
+        let facets = [
+            ("modes", info.modes),
+            ("models", info.models),
+            ("config_options", info.config_options),
+        ];
+        for (facet, value) in facets {
+            if let Some(value) = value {
+                self.outbox.facet(SessionFacet {
+                    session_key: key,
+                    facet: facet.into(),
+                    value: value.get().to_owned(),
+                });
+            }
+        }
+        let from = self.session.as_ref().map(|session| &session.id);
+        let data = json!({"session_id": id, "how": "forked", "forked_from": from});
+        self.event(EventKind::Session, &data);
+    }
+
+    /// Those who have waited long enough are told so, and the agent that nobody waits any more.
+    pub(super) fn expire_asks(&mut self) {
+        let now = Instant::now();
+        let late: Vec<u64> = self
+            .asks
+            .0
+            .iter()
+            .filter(|(_, w)| w.until <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            let Some(waiting) = self.asks.0.remove(&id) else {
+                continue;
+            };
+            self.reply(waiting.reply, Answer::Ask(Err(AskRefused::NoAnswer)));
+            match outgoing::notification("$/cancel_request", &json!({"requestId": id})) {
+                Ok(frame) => self.send(frame),
+                Err(error) => self.log(LogLevel::Error, error.to_string()),
+            }
+        }
+    }
+
+    /// Nobody will answer them any more.
+    pub(super) fn refuse_asks(&mut self) {
+        for (_, waiting) in std::mem::take(&mut self.asks.0) {
+            self.reply(waiting.reply, Answer::Ask(Err(AskRefused::Ended)));
+        }
+    }
+}
