@@ -13,7 +13,7 @@
 //! loop, one at a time; nothing in the loop waits for I/O, so a command is always answered. What a step decided is stored
 //! first and done after ([`crate::outbox`]).
 //!
-//! How an instance ends is in [`ending`], what it is called then in [`verdict`], its first words with the agent in [`handshake`], its turns in [`turns`], and
+//! What becomes due is in [`deadlines`], how an instance ends in [`ending`], what it is called then in [`verdict`], its first words with the agent in [`handshake`], its turns in [`turns`], and
 //! what each line of output means in [`output`]. Agents of the protocol before JSON-RPC are in [`legacy`]. What the agent asks to be done in its container is in
 //! [`inside`], what it asks to be allowed in [`permissions`].
 
@@ -21,6 +21,7 @@ mod actor;
 mod asks;
 mod catch_up;
 mod choices;
+mod deadlines;
 mod ending;
 mod engine;
 mod frames;
