@@ -14,7 +14,7 @@ pub struct Handed {
     pub id: CommandId,
     /// For whom.
     pub instance_id: InstanceId,
-    /// What; sealed by who gave it.
+    /// What: JSON text, or sealed by who gave it.
     pub request: String,
 }
 
