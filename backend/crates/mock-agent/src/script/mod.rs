@@ -105,6 +105,8 @@ mod tests {
     #[test]
     fn what_is_documented_is_there() {
         let page = include_str!("../../../../../docs/mock-agent.md");
+        // Further down are the words of a legacy task.
+        let (page, _) = page.split_once("## Environment").unwrap();
         let mut found = 0;
         for row in page.lines().filter(|line| line.starts_with("| `/")) {
             let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
