@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod any_bytes;
 #[cfg(test)]
+mod conformance;
+#[cfg(test)]
 mod conversation;
 #[cfg(test)]
 mod framing;

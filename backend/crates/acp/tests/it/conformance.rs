@@ -1,0 +1,289 @@
+//! Which method of the protocol is supported where. `docs/acp.md` shows it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use agent_client_protocol_schema::v1::{AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES};
+use serde_json::Value;
+
+/// A method, how kandev has it, and the server's tests that show it.
+type Row = (&'static str, &'static str, &'static [&'static str]);
+
+const AGENTS: &[Row] = &[
+    ("initialize", "every launch", &["a_handshake_has_its_time"]),
+    (
+        "authenticate",
+        "`POST /agents/{id}/authenticate`; at a launch whose environment answers a method",
+        &[
+            "an_agent_that_wants_a_login_says_how",
+            "what_the_agent_did_not_advertise_is_said_so",
+        ],
+    ),
+    (
+        "logout",
+        "`POST /agents/{id}/logout`; only its refusal is tested",
+        &["what_the_agent_did_not_advertise_is_said_so"],
+    ),
+    (
+        "session/new",
+        "every launch",
+        &["three_prompts_are_three_turns_of_one_session"],
+    ),
+    (
+        "session/load",
+        "resume, where the agent has no `session/resume` or the history is not known",
+        &[
+            "a_replay_of_what_is_known_is_not_stored_again",
+            "a_replay_of_what_is_not_known_is_the_history",
+        ],
+    ),
+    (
+        "session/resume",
+        "resume",
+        &["a_session_goes_on_whichever_way_it_is_named"],
+    ),
+    (
+        "session/fork",
+        "`POST /agents/{id}/fork`; unstable",
+        &["a_session_is_forked_before_a_turn_and_the_branch_goes_on"],
+    ),
+    (
+        "session/list",
+        "`/rpc`",
+        &["any_other_method_is_called_and_answered_as_it_is"],
+    ),
+    (
+        "session/close",
+        "`/rpc`, but for the instance's own session; only that refusal is tested",
+        &["any_other_method_is_called_and_answered_as_it_is"],
+    ),
+    (
+        "session/delete",
+        "`/rpc`, but for the instance's own session; only that refusal is tested",
+        &["any_other_method_is_called_and_answered_as_it_is"],
+    ),
+    (
+        "session/prompt",
+        "`POST /agents/{id}/prompt`",
+        &[
+            "three_prompts_are_three_turns_of_one_session",
+            "fifty_large_prompts_at_once_arrive_whole",
+        ],
+    ),
+    (
+        "session/cancel",
+        "`POST /agents/{id}/cancel`",
+        &[
+            "a_cancel_ends_the_turn_and_not_the_instance",
+            "ten_quick_cancels_are_one",
+        ],
+    ),
+    (
+        "session/set_mode",
+        "`PUT /agents/{id}/mode`; at launch and resume",
+        &[
+            "mode_model_and_options_are_set_and_kept",
+            "what_was_chosen_is_chosen_again",
+        ],
+    ),
+    (
+        "session/set_config_option",
+        "`PUT /agents/{id}/config_options/{config_id}`; at launch and resume",
+        &[
+            "mode_model_and_options_are_set_and_kept",
+            "what_was_chosen_is_chosen_again",
+        ],
+    ),
+];
+
+const KODAS: &[Row] = &[
+    (
+        "session/set_model",
+        "`PUT /agents/{id}/model`",
+        &[
+            "mode_model_and_options_are_set_and_kept",
+            "koda_is_asked_in_its_own_words",
+        ],
+    ),
+    (
+        "session/set_reasoning_effort",
+        "`PUT /agents/{id}/reasoning_effort`",
+        &["koda_is_asked_in_its_own_words"],
+    ),
+    (
+        "session/set_plan",
+        "`PUT /agents/{id}/plan`",
+        &["koda_is_asked_in_its_own_words"],
+    ),
+    (
+        "session/compact",
+        "`POST /agents/{id}/compact`",
+        &["koda_is_asked_in_its_own_words"],
+    ),
+    (
+        "session/subagent_*, koda/custom_models/*",
+        "`/rpc`; the mock agent has none of them",
+        &["any_other_method_is_called_and_answered_as_it_is"],
+    ),
+];
+
+const CLIENTS: &[Row] = &[
+    (
+        "session/update",
+        "events of kind `update`",
+        &[
+            "updates_keep_their_order_and_their_turn",
+            "what_is_not_known_is_kept_and_harms_nothing",
+        ],
+    ),
+    (
+        "session/request_permission",
+        "`/permissions`, by policy or asked",
+        &[
+            "a_request_is_seen_everywhere_and_answered_once",
+            "a_request_outlives_the_server_and_the_agent_goes_on",
+        ],
+    ),
+    (
+        "fs/read_text_file",
+        "in the container",
+        &[
+            "files_are_read_by_lines_and_written",
+            "what_was_asked_is_done_after_the_restart",
+        ],
+    ),
+    (
+        "fs/write_text_file",
+        "in the container",
+        &[
+            "a_write_keeps_owner_and_mode_and_is_one_step",
+            "a_write_that_has_no_answer_is_done_again_with_what_it_brought",
+        ],
+    ),
+    (
+        "terminal/create",
+        "in the container",
+        &["a_command_runs_and_its_output_is_seen_by_agent_and_callers"],
+    ),
+    (
+        "terminal/output",
+        "in the container",
+        &["endless_output_is_kept_within_its_limit"],
+    ),
+    (
+        "terminal/wait_for_exit",
+        "in the container",
+        &[
+            "nothing_that_runs_holds_anything_else_up",
+            "terminals_outlive_the_server_and_who_waits_is_answered",
+        ],
+    ),
+    (
+        "terminal/kill",
+        "in the container",
+        &["kill_and_release_reach_the_whole_group"],
+    ),
+    (
+        "terminal/release",
+        "in the container",
+        &[
+            "kill_and_release_reach_the_whole_group",
+            "all_is_released_when_the_turn_or_the_instance_ends",
+        ],
+    ),
+    ("elicitation/create", "not there: -32601", &[]),
+    ("elicitation/complete", "not there: stored", &[]),
+];
+
+const BOTH: &[Row] = &[(
+    "$/cancel_request",
+    "to an agent that does not answer in time; from an agent it is only stored",
+    &["an_agent_that_is_slow_to_answer_is_told_that_nobody_waits"],
+)];
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+/// All sources of the server's tests.
+fn sources(dir: &Path) -> String {
+    let mut all = String::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.push_str(&sources(&path));
+        } else {
+            all.push_str(&std::fs::read_to_string(&path).unwrap());
+        }
+    }
+    all
+}
+
+fn table() -> String {
+    let mut text = "| Method | Whose | How | Tests |\n|---|---|---|---|\n".to_owned();
+    for (whose, rows) in [
+        ("agent", AGENTS),
+        ("agent (Koda)", KODAS),
+        ("client", CLIENTS),
+        ("both", BOTH),
+    ] {
+        for (method, how, tests) in rows {
+            let tests: Vec<_> = tests.iter().map(|test| format!("`{test}`")).collect();
+            let tests = if tests.is_empty() {
+                "none".to_owned()
+            } else {
+                tests.join(", ")
+            };
+            writeln!(text, "| `{method}` | {whose} | {how} | {tests} |").unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn every_method_of_the_official_schema_has_its_row() {
+    let names = |value: Value| -> BTreeSet<String> {
+        let names = value.as_object().unwrap().values();
+        names.map(|name| name.as_str().unwrap().to_owned()).collect()
+    };
+    let of =
+        |rows: &[Row]| -> BTreeSet<String> { rows.iter().map(|(method, ..)| (*method).to_owned()).collect() };
+    let mut agents = names(serde_json::to_value(AGENT_METHOD_NAMES).unwrap());
+    // Behind a feature there.
+    agents.insert("session/fork".to_owned());
+    assert_eq!(of(AGENTS), agents);
+    assert_eq!(
+        of(CLIENTS),
+        names(serde_json::to_value(CLIENT_METHOD_NAMES).unwrap())
+    );
+}
+
+#[test]
+fn the_tests_are_there() {
+    let sources = sources(&repository().join("backend/crates/server/tests/it"));
+    for (method, _, tests) in [AGENTS, KODAS, CLIENTS, BOTH].concat() {
+        for test in tests {
+            assert!(
+                sources.contains(&format!("async fn {test}()")),
+                "{method}: {test}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_page_shows_the_table() {
+    const BEGIN: &str = "<!-- generated -->\n";
+    const END: &str = "<!-- end -->";
+    let path = repository().join("docs/acp.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (shown, after) = rest.split_once(END).unwrap();
+    let table = table();
+    if std::env::var_os("KANDEV_WRITE_DOCS").is_some() {
+        std::fs::write(&path, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+        return;
+    }
+    assert_eq!(shown, table, "KANDEV_WRITE_DOCS=1 writes it");
+}
