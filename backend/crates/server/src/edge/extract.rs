@@ -141,6 +141,10 @@ pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError
         }
     })?;
     json.end().map_err(|error| malformed(&error))?;
+    // Fields in a row, without their names, would do otherwise.
+    if text.trim_start().starts_with('[') {
+        return Err(ApiError::validation("body", "must be an object"));
+    }
     Ok(value)
 }
 

@@ -42,7 +42,8 @@ async fn containers_that_outlive_their_engine_are_found_again() {
                 .await,
         ),
     ];
-    says(&stack, &slow, &turns[0].1, "slow 3/").await;
+    // Until the idle one has been silent for some time.
+    says(&stack, &slow, &turns[0].1, "slow 20/").await;
     let containers = stack.containers();
     for how in ["stop", "kill"] {
         let engine = stack.engine.as_mut().unwrap();

@@ -41,7 +41,10 @@ async fn unknown_ids_and_wrong_methods_on_every_route() {
     for (path, methods) in routes(&stack).await {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
             let verb = Method::from_bytes(method.as_bytes()).unwrap();
-            let body = json!({"message": "x", "env": {}});
+            let body = json!({
+                "message": "x", "env": {}, "mode_id": "x", "model_id": "x", "value": "x", "effort": "x", "entries": [],
+                "method_id": "x", "method": "x",
+            });
             let call = |path: &str| {
                 http.request(verb.clone(), stack.url(path))
                     .timeout(crate::support::LIMIT)

@@ -4,8 +4,9 @@ use axum::Json;
 use axum::extract::State;
 use kandev_acp::dialect::Ask;
 
+use super::super::cancel::ReasonBody;
 use super::{Asked, Subject, unsupported};
-use crate::edge::extract::ApiPath;
+use crate::edge::extract::{ApiJson, ApiPath};
 use crate::error::ApiResult;
 use crate::state::AppState;
 
@@ -17,7 +18,12 @@ use crate::state::AppState;
     params(("id" = String, Path, description = "The instance")),
     responses((status = 200, body = Asked))
 )]
-pub async fn compact(State(state): State<AppState>, ApiPath(id): ApiPath<String>) -> ApiResult<Json<Asked>> {
+pub async fn compact(
+    State(state): State<AppState>,
+    ApiPath(id): ApiPath<String>,
+    // Nothing is needed; what is sent must be readable all the same.
+    _: Option<ApiJson<ReasonBody>>,
+) -> ApiResult<Json<Asked>> {
     let subject = Subject::load(&state, &id).await?;
     if !subject.can(&["compact", "accessPolicy", "subagents"]) {
         return Err(unsupported("that its context can be compacted"));
