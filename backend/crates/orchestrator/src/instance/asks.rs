@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use kandev_acp::dialect::{self, Ask, Place};
 use kandev_acp::{Dialect, RpcError, outgoing};
 use kandev_domain::{CommandId, EventKind, LogLevel, SessionKey};
-use kandev_store::journal::Change;
-use kandev_store::sessions::{NewSession, SessionFacet};
+use kandev_store::sessions::SessionFacet;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -215,15 +214,8 @@ impl Actor {
         let info = dialect::session_established(Dialect::Acp, result);
         let Some(id) = info.session_id else { return };
         let key = SessionKey::generate();
-        self.outbox.change(Change::Session(NewSession {
-            key,
-            session_id: id.clone(),
-            agent_type: self.spec.agent_type.id.clone(),
-            workspace_path: self.spec.workspace.to_string_lossy().into_owned(),
-            task_id: self.spec.task_id.clone(),
-            created_at: self.shared.clock.now(),
-            forked_from: self.session.as_ref().map(|session| session.key),
-        }));
+        let own = self.session.as_ref().map(|session| session.key);
+        self.record_session(key, id.clone(), own);
         let facets = [
             ("modes", info.modes),
             ("models", info.models),

@@ -303,15 +303,7 @@ impl Actor {
         let key = known.unwrap_or_else(SessionKey::generate);
         self.session = Some(SessionRef { key, id: id.clone() });
         if known.is_none() {
-            self.outbox.change(Change::Session(NewSession {
-                key,
-                session_id: id.clone(),
-                agent_type: self.spec.agent_type.id.clone(),
-                workspace_path: self.spec.workspace.to_string_lossy().into_owned(),
-                task_id: self.spec.task_id.clone(),
-                created_at: self.shared.clock.now(),
-                forked_from: None,
-            }));
+            self.record_session(key, id.clone(), None);
         }
         self.outbox.patch(|p| p.session_key = Some(key));
         let keys =
@@ -335,6 +327,19 @@ impl Actor {
         self.outbox.durable();
         self.plan_configuration(&info);
         self.configure_next();
+    }
+
+    /// A session of the agent's that is new to us, branched off another one or not.
+    pub(super) fn record_session(&mut self, key: SessionKey, id: String, forked_from: Option<SessionKey>) {
+        self.outbox.change(Change::Session(NewSession {
+            key,
+            session_id: id,
+            agent_type: self.spec.agent_type.id.clone(),
+            workspace_path: self.spec.workspace.to_string_lossy().into_owned(),
+            task_id: self.spec.task_id.clone(),
+            created_at: self.shared.clock.now(),
+            forked_from,
+        }));
     }
 
     fn keep_facets(&mut self, info: &dialect::SessionInfo) {
