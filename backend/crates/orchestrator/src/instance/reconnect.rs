@@ -288,6 +288,7 @@ impl Actor {
 
     /// The log has been read up to now.
     pub(super) fn caught_up(&mut self) {
+        self.log(LogLevel::Info, "the output is read up to now".to_owned());
         self.tell_doubt();
         self.resume_inside();
         if !self.ambiguous.is_empty() {

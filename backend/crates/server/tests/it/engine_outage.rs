@@ -15,6 +15,19 @@ async fn says(stack: &Stack, id: &str, turn: &str, text: &str) {
         .await;
 }
 
+/// Once this instance has been taken up, and is paused no more.
+async fn taken_up(stack: &Stack, id: &str, times: usize) {
+    stack
+        .until(&format!("/agents/{id}/logs?stream=system&tail=100"), |page| {
+            let lines = page["logs"].as_array().unwrap();
+            let taken_up = lines
+                .iter()
+                .filter(|l| l["message"] == "the output is read up to now");
+            taken_up.count() >= times
+        })
+        .await;
+}
+
 async fn gaps(stack: &Stack, id: &str) -> Vec<Value> {
     let events = stack.events(id).await;
     events.into_iter().filter(|e| e["kind"] == "gap").collect()
@@ -28,7 +41,7 @@ async fn containers_that_outlive_their_engine_are_found_again() {
     let flood = launch(&stack).await;
     let idle = launch(&stack).await;
     let turns = [
-        (&slow, stack.prompt(&slow, "/slow 80 100").await),
+        (&slow, stack.prompt(&slow, "/slow 120 100").await),
         (
             &asking,
             stack
@@ -45,7 +58,7 @@ async fn containers_that_outlive_their_engine_are_found_again() {
     // Until the idle one has been silent for some time.
     says(&stack, &slow, &turns[0].1, "slow 20/").await;
     let containers = stack.containers();
-    for how in ["stop", "kill"] {
+    for (round, how) in ["stop", "kill"].into_iter().enumerate() {
         let engine = stack.engine.as_mut().unwrap();
         match how {
             "stop" => engine.stop(),
@@ -58,7 +71,10 @@ async fn containers_that_outlive_their_engine_are_found_again() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         stack.engine.as_mut().unwrap().start_again();
         stack.until_ready().await;
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        // An engine that dies while it pauses a container forgets that it did, and no request to it ends the pause.
+        for id in [&slow, &asking, &flood, &idle] {
+            taken_up(&stack, id, round + 1).await;
+        }
     }
     for (id, turn) in &turns {
         let ended = turn_ended(&stack, id, turn).await;

@@ -11,6 +11,32 @@ use crate::support::{Kandev, TestDatabase};
 
 const INSTANCE: &str = "0198c0de-0000-7000-8000-000000000001";
 
+/// Until the server has read all that was written here. Only the kernel knows.
+async fn until_read(open: &TcpStream) {
+    let (here, there) = (
+        open.local_addr().unwrap().port(),
+        open.peer_addr().unwrap().port(),
+    );
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let unread = sockets.lines().skip(1).find_map(|line| {
+            let mut fields = line.split_ascii_whitespace().skip(1);
+            let port = |address: Option<&str>| u16::from_str_radix(address?.rsplit(':').next()?, 16).ok();
+            if (port(fields.next()), port(fields.next())) != (Some(there), Some(here)) {
+                return None;
+            }
+            let queues = fields.nth(1)?;
+            u32::from_str_radix(queues.rsplit(':').next()?, 16).ok()
+        });
+        if unread == Some(0) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "unread: {unread:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn it_serves_logs_and_stops_in_order() {
     let database = TestDatabase::create().await;
@@ -45,8 +71,8 @@ async fn it_serves_logs_and_stops_in_order() {
     open.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n")
         .await
         .unwrap();
-    client.get(format!("{}/health", kandev.url)).send().await.unwrap();
     drop(client);
+    until_read(&open).await;
     kandev.signal(Signal::TERM);
     kandev.read_until("SIGTERM").await;
     open.write_all(b"Connection: close\r\n\r\n").await.unwrap();
@@ -65,8 +91,7 @@ async fn a_second_signal_cuts_the_drain_short() {
         .await
         .unwrap();
     open.write_all(b"GET /health HTTP/1.1\r\n").await.unwrap();
-    // Answered on a later connection, so that the first has been accepted by then.
-    reqwest::get(format!("{}/health", kandev.url)).await.unwrap();
+    until_read(&open).await;
     let started = Instant::now();
     kandev.signal(Signal::INT);
     kandev.read_until("SIGINT").await;
