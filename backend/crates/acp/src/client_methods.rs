@@ -246,17 +246,19 @@ mod tests {
             }
             assert_eq!(official, ours);
         }
-        let exit = ExitStatus {
-            exit_code: None,
-            signal: Some("SIGKILL".to_owned()),
-        };
         check::<ReadTextFileResponse>(content("a\0é"));
         check::<CreateTerminalResponse>(created("t"));
         check::<TerminalOutputResponse>(output("x", true, None));
-        check::<WaitForTerminalExitResponse>(json!(exit));
-        let with_exit = output("x", false, Some(&exit));
-        let official: TerminalOutputResponse = serde_json::from_value(with_exit).unwrap();
-        assert_eq!(official.exit_status.unwrap().signal.as_deref(), Some("SIGKILL"));
+        // A null passes under any name, so each field has a value once.
+        for exit in [(None, Some("SIGKILL".to_owned())), (Some(3), None)] {
+            let (exit_code, signal) = exit.clone();
+            let ours = ExitStatus { exit_code, signal };
+            check::<WaitForTerminalExitResponse>(json!(ours));
+            let with_exit = output("x", false, Some(&ours));
+            let official: TerminalOutputResponse = serde_json::from_value(with_exit).unwrap();
+            let official = official.exit_status.unwrap();
+            assert_eq!((official.exit_code, official.signal), exit);
+        }
     }
 
     #[test]

@@ -190,27 +190,35 @@ async fn logs_have_a_tail_pages_and_filters(pool: PgPool) {
 /// A row that cannot be unpacked shows whether it was read.
 #[sqlx::test(migrations = "../../../migrations")]
 async fn a_page_of_logs_reads_the_rows_that_it_needs(pool: PgPool) {
-    let id = instance(&pool).await;
+    let (id, other) = (instance(&pool).await, instance(&pool).await);
     fill(&pool, id).await;
+    fill(&pool, other).await;
     let page = |after| LogQuery {
         after,
         limit: 3,
         ..LogQuery::default()
     };
-    let damage = async |rows: &str| {
-        let sql = format!("UPDATE journal SET body = '\\x0100' WHERE {rows}");
-        sqlx::query(sqlx::AssertSqlSafe(sql))
-            .execute(&pool)
-            .await
-            .unwrap();
+    let damage_of = async |id: InstanceId, rows: &str| {
+        let sql = format!("UPDATE journal SET body = '\\x0100' WHERE instance_id = $1 AND {rows}");
+        let update = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(id.0);
+        update.execute(&pool).await.unwrap();
     };
-    damage("last_seq < 85").await;
-    assert_eq!(lines(&pool, id, page(None)).await.0, [93, 96, 99]);
+    let damage = async |rows: &str| damage_of(id, rows).await;
+    damage_of(other, "last_seq = 90").await;
     let system = LogQuery {
         streams: vec![LogStream::System],
         ..page(Some(85))
     };
-    assert_eq!(lines(&pool, id, system).await.0, [87, 93, 99]);
+    assert_eq!(lines(&pool, other, system).await.0, [87, 93, 99]);
+    // Its last row with lines has two, which say that there is more.
+    damage_of(other, "last_seq < 95").await;
+    let one = LogQuery {
+        limit: 1,
+        ..page(None)
+    };
+    assert_eq!(lines(&pool, other, one).await.0, [99]);
+    damage("last_seq < 85").await;
+    assert_eq!(lines(&pool, id, page(None)).await.0, [93, 96, 99]);
     damage("last_seq > 94").await;
     let two = LogQuery {
         limit: 2,
