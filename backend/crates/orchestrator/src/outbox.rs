@@ -150,6 +150,18 @@ impl Outbox {
 
     /// Adds a line of kandev's own log.
     pub(crate) fn log(&mut self, at: DateTime<Utc>, level: LogLevel, context: Context, message: String) {
+        self.log_of(LogStream::System, at, level, context, message);
+    }
+
+    /// Adds a line of a log, which is not the line that was read.
+    pub(crate) fn log_of(
+        &mut self,
+        stream: LogStream,
+        at: DateTime<Utc>,
+        level: LogLevel,
+        context: Context,
+        message: String,
+    ) {
         self.record(Record {
             at,
             kind: EventKind::Log,
@@ -157,10 +169,7 @@ impl Outbox {
             turn_id: context.turn_id,
             source: None,
             line: Bytes::from(message),
-            data: Data::Log {
-                stream: LogStream::System,
-                level,
-            },
+            data: Data::Log { stream, level },
         });
     }
 

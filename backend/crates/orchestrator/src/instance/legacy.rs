@@ -11,7 +11,7 @@ use kandev_acp::update::legacy::{self, Reading, Said};
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::status::InstanceLifecycle;
 use kandev_domain::{EventKind, InstanceStatus, LogLevel, LogStream};
-use kandev_store::record::{Data, Record, Source};
+use kandev_store::record::{Data, Source};
 
 use super::actor::Actor;
 use super::ending::Cause;
@@ -48,19 +48,9 @@ impl Actor {
     /// What the agent logs in a message is to be found among its lines of log. It has no number of its own: the line that it
     /// was in is stored with the update.
     fn said_in_log(&mut self, level: LogLevel, message: String) {
-        let context = self.context();
-        self.outbox.record(Record {
-            at: self.shared.clock.now(),
-            kind: EventKind::Log,
-            session_id: context.session_id,
-            turn_id: context.turn_id,
-            source: None,
-            line: Bytes::from(message),
-            data: Data::Log {
-                stream: LogStream::Stdout,
-                level,
-            },
-        });
+        let (now, context) = (self.shared.clock.now(), self.context());
+        self.outbox
+            .log_of(LogStream::Stdout, now, level, context, message);
     }
 
     /// A task without a result is done if its agent says so by its exit code.
