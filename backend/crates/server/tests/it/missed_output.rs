@@ -16,7 +16,7 @@ fn copy(stack: &Stack, id: &str) -> Vec<u8> {
 }
 
 /// Waits until the agent has said so much, whether or not a server hears it.
-async fn has_said(stack: &Stack, id: &str, enough: impl Fn(&[u8]) -> bool) {
+pub(crate) async fn has_said(stack: &Stack, id: &str, enough: impl Fn(&[u8]) -> bool) {
     let said = async {
         while !enough(&copy(stack, id)) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -27,7 +27,7 @@ async fn has_said(stack: &Stack, id: &str, enough: impl Fn(&[u8]) -> bool) {
         .expect("the agent is silent");
 }
 
-fn contains(bytes: &[u8], text: &str) -> bool {
+pub(crate) fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|w| w == text.as_bytes())
 }
 

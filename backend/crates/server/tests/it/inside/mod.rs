@@ -45,6 +45,18 @@ async fn said(stack: &Stack, id: &str, script: &str) -> Vec<String> {
     lines(&turn)
 }
 
+/// Prompts, and waits until the turn has said `text`: the turn's path.
+async fn says(stack: &Stack, id: &str, script: &str, text: &str) -> String {
+    let turn = stack.prompt(id, script).await;
+    let path = format!("/agents/{id}/turns/{turn}");
+    stack
+        .until(&path, |t| {
+            t["text"].as_str().is_some_and(|said| said.contains(text))
+        })
+        .await;
+    path
+}
+
 fn lines(turn: &Value) -> Vec<String> {
     let text = turn["text"].as_str().unwrap();
     text.lines().map(str::to_owned).collect()

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::{launch, lines, processes, running, start, told};
+use super::{launch, lines, processes, running, says, start, told};
+use crate::missed_output::{contains, has_said};
 use crate::recovery::assert_whole;
 use crate::support::Stack;
 
@@ -14,18 +15,18 @@ async fn launch_with_copy(stack: &Stack) -> String {
     id
 }
 
+/// An agent in the middle of a turn that has said `text`, and the turn's path.
+async fn begun(script: &str, text: &str) -> (Stack, String, String) {
+    let stack = start("").await;
+    let id = launch_with_copy(&stack).await;
+    let path = says(&stack, &id, script, text).await;
+    (stack, id, path)
+}
+
 #[tokio::test]
 async fn terminals_outlive_the_server_and_who_waits_is_answered() {
-    let mut stack = start("").await;
-    let id = launch_with_copy(&stack).await;
     let script = "/term t -- echo before; sleep 4; echo after; exit 5\n/say made\n/term-wait t\n/term-output t\n/term-release t";
-    let turn = stack.prompt(&id, script).await;
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack
-        .until(&path, |t| {
-            t["text"].as_str().is_some_and(|text| text.contains("made"))
-        })
-        .await;
+    let (mut stack, id, path) = begun(script, "made").await;
     stack.kill().await;
     stack.boot().await;
     let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
@@ -47,14 +48,14 @@ async fn terminals_outlive_the_server_and_who_waits_is_answered() {
 
 #[tokio::test]
 async fn what_was_asked_is_done_after_the_restart() {
-    let mut stack = start("").await;
-    let id = launch_with_copy(&stack).await;
     // Asked while nobody is there, again and again, and once right before a kill.
     let script = "/say ready\n/sleep 700\n/fs-write a one\n/fs-read a\n/term t echo hi\n/term-wait t\n/term-output t\n/fs-write b two";
-    let turn = stack.prompt(&id, script).await;
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack.until(&path, |t| t["text"] == "ready").await;
-    for pause in [1000, 0, 30, 60, 120, 250] {
+    let (mut stack, id, path) = begun(script, "ready").await;
+    stack.kill().await;
+    has_said(&stack, &id, |copy| contains(copy, "fs/write_text_file")).await;
+    stack.boot().await;
+    // Any moments will do.
+    for pause in [0, 30, 60, 120, 250] {
         stack.kill().await;
         tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
         stack.boot().await;
@@ -81,18 +82,10 @@ async fn what_was_asked_is_done_after_the_restart() {
 
 #[tokio::test]
 async fn a_write_that_has_no_answer_is_done_again_with_what_it_brought() {
-    let mut stack = start("").await;
-    let id = launch_with_copy(&stack).await;
     // The helper cannot answer while it is stopped, so the kill comes between the request and its answer.
     let script =
         "/term t echo warm\n/term-wait t\n/say ready\n/sleep 1000\n/fs-write a content\\u\n/fs-fill large 3m";
-    let turn = stack.prompt(&id, script).await;
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack
-        .until(&path, |t| {
-            t["text"].as_str().is_some_and(|text| text.contains("ready"))
-        })
-        .await;
+    let (mut stack, id, path) = begun(script, "ready").await;
     let container = stack.instance(&id).await["container_id"]
         .as_str()
         .unwrap()
@@ -136,16 +129,8 @@ async fn a_write_that_has_no_answer_is_done_again_with_what_it_brought() {
 
 #[tokio::test]
 async fn a_terminal_whose_helper_died_is_said_to_be_killed() {
-    let mut stack = start("").await;
-    let id = launch_with_copy(&stack).await;
     let script = "/term t sleep 1001\n/say made\n/term-wait t\n/term-output t\n/term-kill t\n/term-release t\n/term-output t\n/term u echo new\n/term-wait u";
-    let turn = stack.prompt(&id, script).await;
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack
-        .until(&path, |t| {
-            t["text"].as_str().is_some_and(|text| text.contains("made"))
-        })
-        .await;
+    let (mut stack, id, path) = begun(script, "made").await;
     stack.kill().await;
     let pids = |pattern: &str| {
         let all = stack.containers();

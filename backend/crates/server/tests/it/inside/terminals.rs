@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{launch, lines, processes, running, said, start, told};
+use super::{launch, lines, processes, running, said, says, start, told};
+use crate::support::LIMIT;
 
 #[tokio::test]
 async fn a_command_runs_and_its_output_is_seen_by_agent_and_callers() {
@@ -97,6 +98,11 @@ async fn a_command_runs_and_its_output_is_seen_by_agent_and_callers() {
     stack.settle().await;
 }
 
+/// Directives that wait until this file is in the workspace.
+fn until_there(file: &str) -> String {
+    format!("/term {file} -- until [ -e {file} ]; do sleep 0.1; done\n/term-wait {file}")
+}
+
 /// The id in what the mock agent says of a new terminal.
 fn id_of(line: &str) -> &str {
     line.split('"').nth(1).unwrap_or_else(|| panic!("{line}"))
@@ -163,40 +169,46 @@ async fn endless_output_is_kept_within_its_limit() {
 async fn kill_and_release_reach_the_whole_group() {
     let stack = start("").await;
     let id = launch(&stack).await;
-    let script = "/term a -- sleep 1001 & sleep 1002\n/term b -- sleep 2001 & sleep 2002\n/term c -- sleep 3001 & exit 7\n/term-wait c\n/sleep 300\n/stderr ready\n/sleep 1500\n/term-kill a\n/term-wait a\n/term-release b\n/term-output c\n/term-release c\n/stderr gone\n/sleep 1500";
-    let turn = stack.prompt(&id, script).await;
-    stack
-        .until(&format!("/agents/{id}/logs?stream=stderr"), |page| {
-            page["total"] == 1
-        })
-        .await;
-    let before = processes(&stack, &id).await;
-    for sleep in [
+    let script = format!(
+        "/term a -- sleep 1001 & sleep 1002\n/term b -- sleep 2001 & sleep 2002\n/term c -- sleep 3001 & exit 7\n/term-wait c\n\
+         {}\n/term-kill a\n/term-wait a\n/term-release b\n/term-output c\n/term-release c\n/stderr gone\n{}",
+        until_there("go"),
+        until_there("end"),
+    );
+    let path = says(&stack, &id, &script, "term-wait: code 7").await;
+    let sleeps = [
         "sleep 1001",
         "sleep 1002",
         "sleep 2001",
         "sleep 2002",
         "sleep 3001",
-    ] {
-        assert!(running(&before, sleep) >= 1, "{sleep}: {before:?}");
+    ];
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let before = processes(&stack, &id).await;
+        if sleeps.iter().all(|sleep| running(&before, sleep) >= 1) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{before:?}");
     }
+    std::fs::write(stack.workspace().join("go"), "").unwrap();
     stack
         .until(&format!("/agents/{id}/logs?stream=stderr"), |page| {
-            page["total"] == 2
+            page["total"] == 1
         })
         .await;
     let after = processes(&stack, &id).await;
-    assert_eq!(running(&after, "sleep "), 0, "{after:?}");
-    let ended = stack
-        .until(&format!("/agents/{id}/turns/{turn}"), |t| {
-            t["finished_at"].is_string()
-        })
-        .await;
+    for sleep in sleeps {
+        assert_eq!(running(&after, sleep), 0, "{sleep}: {after:?}");
+    }
+    std::fs::write(stack.workspace().join("end"), "").unwrap();
+    let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
     let lines = lines(&ended);
+    assert_eq!(lines[3], "term-wait: code 7");
     assert_eq!(
-        lines[3..],
+        lines[5..11],
         [
-            "term-wait: code 7",
+            "term-wait: code 0",
             "term-kill: {}",
             "term-wait: signal SIGKILL",
             "term-release: {}",
@@ -254,20 +266,10 @@ async fn nothing_that_runs_holds_anything_else_up() {
     let stack = start("").await;
     let id = launch(&stack).await;
     std::fs::write(stack.workspace().join("a"), "x").unwrap();
-    let script = "/term t sleep 2\n/term-wait t later\n/term-wait t later\n/fs-read-many a 100\n/term u echo hi\n/term-wait u\n/say between\n/answers";
-    let begun = Instant::now();
-    let turn = stack.prompt(&id, script).await;
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack
-        .until(&path, |t| {
-            t["text"].as_str().is_some_and(|text| text.contains("between"))
-        })
-        .await;
-    assert!(
-        begun.elapsed() < Duration::from_millis(1900),
-        "{:?}",
-        begun.elapsed()
-    );
+    let script = "/term t -- until [ -e go ]; do sleep 0.1; done\n/term-wait t later\n/term-wait t later\n/fs-read-many a 100\n/term u echo hi\n/term-wait u\n/say between\n/answers";
+    let path = says(&stack, &id, script, "between").await;
+    // It is waited for until now.
+    std::fs::write(stack.workspace().join("go"), "").unwrap();
     let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
     assert_eq!(
         lines(&ended)[1..],
@@ -292,32 +294,20 @@ async fn all_is_released_when_the_turn_or_the_instance_ends() {
         "/term t sleep 1001\n/term u -- sleep 1002 & exit 0\n/term-wait u",
     )
     .await;
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + LIMIT;
     while running(&processes(&stack, &id).await, "sleep 100") > 0 {
         assert!(Instant::now() < deadline, "{:?}", processes(&stack, &id).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     // In the middle of a turn: a cancel, whose end releases, and then a stop with one waited for.
-    let turn = stack.prompt(&id, "/term t sleep 1003\n/term-wait t").await;
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack
-        .until(&path, |t| {
-            t["text"].as_str().is_some_and(|text| text.contains("term-"))
-        })
-        .await;
+    let path = says(&stack, &id, "/term t sleep 1003\n/term-wait t", "term-").await;
     stack
         .post(&format!("/agents/{id}/cancel"), &json!({}))
         .await
         .expect(200);
     let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
     assert_eq!(ended["status"], "cancelled");
-    let turn = stack.prompt(&id, "/term t sleep 1004\n/term-wait t").await;
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack
-        .until(&path, |t| {
-            t["text"].as_str().is_some_and(|text| text.contains("term-"))
-        })
-        .await;
+    says(&stack, &id, "/term t sleep 1004\n/term-wait t", "term-").await;
     stack
         .post(&format!("/agents/{id}/stop"), &json!({"force": true}))
         .await
