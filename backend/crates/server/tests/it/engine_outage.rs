@@ -109,7 +109,7 @@ async fn containers_that_end_with_their_engine_have_their_true_end() {
             "stop" => engine.stop(),
             _ => engine.kill(),
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(stack.get("/ready").await.status, 503, "it is seen to be gone");
         stack.engine.as_mut().unwrap().start_again();
         for id in [&id, &other] {
             let instance = stack.ended(id).await;

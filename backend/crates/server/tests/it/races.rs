@@ -1,8 +1,9 @@
 //! What happens at once has one outcome (CASES 17, 27), and every turn and instance has one end.
 
+use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use kandev_domain::InstanceId;
 use kandev_store::tasks;
 use reqwest::Method;
@@ -59,7 +60,15 @@ async fn a_launch_whose_caller_hangs_up_is_finished() {
         // Dropping the request closes its connection.
         let _ = tokio::time::timeout(Duration::from_millis(patience), launch).await;
     }
-    for round in 0..8 {
+    // And one that is on record by then, however slow the machine is.
+    let path = "/agents?task_id=round-8";
+    let launch = stack.try_launch(json!({"task_id": "round-8", "env": {"MOCK_INIT": "slow:200"}}));
+    tokio::select! {
+        biased;
+        _ = stack.until(path, |list| list["total"] == 1) => {}
+        _ = launch => {}
+    }
+    for round in 0..9 {
         let task = format!("round-{round}");
         // The next launch either meets the first one or is the first.
         let next = stack.try_launch(json!({"task_id": task})).await;
@@ -82,19 +91,29 @@ async fn a_launch_whose_caller_hangs_up_is_finished() {
 async fn of_two_prompts_that_do_not_wait_one_is_refused() {
     let stack = Stack::start().await;
     let id = stack.launch(json!({})).await;
-    let path = format!("/agents/{id}/prompt");
-    for _ in 0..5 {
-        let body = json!({"message": "/sleep 300\n/say done", "when_busy": "reject", "wait": true});
-        let (one, other) = tokio::join!(stack.post(&path, &body), stack.post(&path, &body));
-        let (won, lost) = if one.status == 200 {
-            (one, other)
-        } else {
-            (other, one)
+    let (prompt, cancel) = (format!("/agents/{id}/prompt"), format!("/agents/{id}/cancel"));
+    let list = format!("/agents/{id}/turns");
+    for round in 0..5 {
+        let body = json!({"message": "/say done\n/hang", "when_busy": "reject", "wait": true});
+        let one = pin!(stack.post(&prompt, &body));
+        let other = pin!(stack.post(&prompt, &body));
+        // The one that became a turn has no answer yet.
+        let (lost, won) = match select(one, other).await {
+            Either::Left(answered) | Either::Right(answered) => answered,
         };
-        assert_eq!(won.expect(200)["turn"]["text"], "done");
         lost.refused(409, "conflict");
+        stack
+            .until(&list, |page| page["turns"][round]["text"] == "done")
+            .await;
+        let ((), won) = tokio::join!(
+            async {
+                stack.post(&cancel, &json!({})).await.expect(200);
+            },
+            won
+        );
+        assert_eq!(won.expect(200)["turn"]["text"], "done");
     }
-    let turns = stack.get(&format!("/agents/{id}/turns")).await.expect(200);
+    let turns = stack.get(&list).await.expect(200);
     assert_eq!(turns["total"], 5, "a refused prompt is no turn");
     stack.settle().await;
 }

@@ -159,6 +159,7 @@ async fn floods_and_long_lines_are_taken_up_whole_again_and_again() {
         ),
         (&lines, stack.prompt(&lines, &long).await),
     ];
+    // Any moments in the turns will do.
     for pause in [300, 700, 450] {
         tokio::time::sleep(Duration::from_millis(pause)).await;
         stack.kill().await;
@@ -185,7 +186,7 @@ async fn what_ended_meanwhile_has_its_true_end() {
         .until(&format!("/agents/{id}/turns/{turn}"), |t| t["text"] == "before")
         .await;
     stack.kill().await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    stack.until_exited(&id).await;
     stack.boot().await;
     let instance = stack.ended(&id).await;
     assert_eq!(
@@ -293,8 +294,13 @@ async fn lines_of_two_pipes_are_taken_up_once() {
     let id = launch(&stack).await;
     let script = "/stderr-flood 100 100\n/say x\n/sleep 250\n".repeat(20);
     let turn = stack.prompt(&id, &script).await;
-    for _ in 0..5 {
-        tokio::time::sleep(Duration::from_millis(600)).await;
+    // In the middle of what is said at once, and between.
+    for seen in [150, 400, 650, 1000, 1450] {
+        stack
+            .until(&format!("/agents/{id}/logs?stream=stderr&tail=1"), |page| {
+                page["total"].as_u64().unwrap() >= seen
+            })
+            .await;
         stack.kill().await;
         stack.boot().await;
     }

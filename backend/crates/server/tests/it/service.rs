@@ -50,7 +50,7 @@ async fn ready_follows_the_engine() {
     let started = Instant::now();
     let (status, body) = ready().await;
     assert_eq!(status, 503, "{body}");
-    assert!(started.elapsed() < Duration::from_secs(4), "a check is bounded");
+    assert!(started.elapsed() < Duration::from_secs(20), "a check is bounded");
 
     server.runtime.come_back();
     assert_eq!(ready().await.0, 200);

@@ -407,6 +407,7 @@ async fn a_reader_outlives_an_outage_of_the_database() {
     stack.prompt(&id, "/slow 60 50").await;
     let mut frames = reader.until(|f| f.event == "update").await;
     stack.database.go_away().await;
+    // Longer than a reader waits before it looks again.
     tokio::time::sleep(Duration::from_secs(2)).await;
     stack.database.come_back().await;
     frames.extend(reader.until(turn_ended).await);

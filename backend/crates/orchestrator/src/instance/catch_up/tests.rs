@@ -91,6 +91,21 @@ impl Shell {
         }
     }
 
+    /// How many entries the log has from then on.
+    async fn entries_since(&self, since: std::time::SystemTime) -> usize {
+        let entries = self.runtime.log_entries(&self.id, None).await.unwrap();
+        let entries: Vec<_> = entries.collect().await;
+        let later =
+            |entry: &&kandev_runtime::Result<kandev_runtime::LogEntry>| entry.as_ref().unwrap().at > since;
+        entries.iter().filter(later).count()
+    }
+
+    fn signal(&self, signal: &str) {
+        let mut kill = std::process::Command::new("docker");
+        let output = kill.args(["kill", "-s", signal, &self.name]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
     async fn running(&self, stored: OnRecord) -> Pieces {
         let runtime = Arc::clone(&self.runtime);
         running(runtime, self.id.clone(), stored, &self.tracker)
@@ -229,12 +244,15 @@ async fn what_the_log_has_lost_is_a_gap_and_the_rest_comes_once() {
 /// Lines that are all alike are told apart by the engine's times.
 #[tokio::test]
 async fn lines_that_are_alike_are_counted_from_when_they_were_stored() {
-    let script = "yes same | head -2000; sleep 1; yes same | head -30; sleep 60";
+    let script = "trap go=1 USR1; yes same | head -2000; until [ $go ]; do sleep 0.1; done; yes same | head -30; sleep 60";
     let shell = Shell::run(script, 32 << 10).await;
     shell.has_said("same").await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The log is rotated, so that it does not show when all of them are in it.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let record = stored(std::iter::repeat("same".to_owned()), 2000);
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let since = std::time::SystemTime::from(SystemClock.now());
+    shell.signal("USR1");
+    while shell.entries_since(since).await < 30 {}
     // The beginning alone would not do: it is as stored.
     let record = OnRecord {
         head: Head::starting_with("another"),

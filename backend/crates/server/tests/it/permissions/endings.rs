@@ -234,6 +234,7 @@ async fn what_waits_too_long_gets_the_default() {
     let id = launch(&stack, json!({"permission_timeout_seconds": 3600})).await;
     let turn = stack.prompt(&id, "/permission").await;
     let permission = asked(&stack, &id).await;
+    // Longer than the server's own time.
     tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
     answer(&stack, &permission, json!({"kind": "allow_once"}))
         .await

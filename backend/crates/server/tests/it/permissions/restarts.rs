@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{all, answer, asked, asking, launch, pending, turn_ended, turn_state};
+use crate::missed_output::{contains, has_said};
 use crate::protocol::of_kind;
 use crate::recovery::{assert_whole, launch_with};
 use crate::support::Stack;
@@ -66,7 +67,7 @@ async fn what_is_asked_while_the_server_is_away_is_asked_by_the_next() {
         .until(&format!("/agents/{id}/turns/{turn}"), |t| t["text"] == "ready")
         .await;
     stack.kill().await;
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    has_said(&stack, &id, |copy| contains(copy, "session/request_permission")).await;
     stack.boot().await;
     let permission = asked(&stack, &id).await;
     assert_eq!(
@@ -157,13 +158,16 @@ async fn a_cancel_and_a_restart_in_either_order_end_the_turn() {
 #[tokio::test]
 async fn the_time_of_a_request_goes_on_while_the_server_is_away() {
     let mut stack = Stack::start().await;
-    let id = launch_with_copy(&stack, json!({"permission_timeout_seconds": 2})).await;
+    let id = launch_with_copy(&stack, json!({"permission_timeout_seconds": 4})).await;
     let later = launch_with_copy(&stack, json!({"permission_timeout_seconds": 3600})).await;
-    let turn = stack.prompt(&id, "/permission keep").await;
     let open = stack.prompt(&later, "/permission keep").await;
-    let (soon, late) = (asked(&stack, &id).await, asked(&stack, &later).await);
+    let late = asked(&stack, &later).await;
+    let turn = stack.prompt(&id, "/permission keep").await;
+    let soon = asked(&stack, &id).await;
     stack.kill().await;
-    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    let expires: chrono::DateTime<chrono::Utc> = soon["expires_at"].as_str().unwrap().parse().unwrap();
+    let left = expires - kandev_domain::Clock::now(&kandev_domain::SystemClock);
+    tokio::time::sleep(left.to_std().unwrap_or_default()).await;
     stack.boot().await;
     let ended = turn_ended(&stack, &id, &turn).await;
     assert_eq!(ended["text"], "permission: selected reject-once\n");

@@ -57,6 +57,7 @@ impl SmallPostgres {
                 Instant::now() < deadline,
                 "the small PostgreSQL does not start: {error}"
             );
+            // Nothing else says that it takes connections.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         postgres

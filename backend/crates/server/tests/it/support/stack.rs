@@ -414,6 +414,16 @@ impl Stack {
         }
     }
 
+    /// Waits until an instance's container has ended: while there is no server, only the engine knows.
+    pub(crate) async fn until_exited(&self, id: &str) {
+        let label = format!("label=kandev.instance_id={id}");
+        let deadline = Instant::now() + LIMIT;
+        while !self.docker(&["ps", "-q", "--filter", &label]).is_empty() {
+            assert!(Instant::now() < deadline, "{id} runs on");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// The ids of this deployment's containers, ended ones too.
     pub(crate) fn containers(&self) -> Vec<String> {
         self.docker(&[
