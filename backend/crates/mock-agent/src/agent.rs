@@ -23,6 +23,7 @@ use crate::frame::{self, AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, Id, Inc
 use crate::out::{Out, complain};
 use crate::session::{Admission, Session, Settings};
 use crate::store::{Store, StoredTurn};
+use crate::strict::{self, Strict};
 use crate::sync::{Answer, NULL_ID, Signal, Workers, lock};
 use crate::turn::{self, Turn};
 use crate::{acp, kandev, koda};
@@ -76,6 +77,8 @@ pub(crate) struct Agent {
     /// The session of dialects whose prompts name none.
     pub(crate) current: Mutex<Option<Arc<Session>>>,
     pub(crate) workers: Workers,
+    /// Nothing, where the client's frames are not checked.
+    strict: Option<Strict>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     pending: Mutex<HashMap<String, Arc<Signal>>>,
     next_request: AtomicU64,
@@ -99,6 +102,7 @@ impl Agent {
                 }
             });
         let (jobs, queue): (_, Receiver<Job>) = sync_channel(MAX_JOBS);
+        let strict = (config.strict && config.dialect != Dialect::Kandev).then(Strict::default);
         let agent = Arc::new(Self {
             config,
             process,
@@ -107,6 +111,7 @@ impl Agent {
             client: Mutex::new(Value::Null),
             current: Mutex::new(None),
             workers: Workers::default(),
+            strict,
             sessions: Mutex::default(),
             pending: Mutex::default(),
             next_request: AtomicU64::new(0),
@@ -132,7 +137,12 @@ impl Agent {
 
     /// Takes one line of stdin.
     pub(crate) fn receive(self: &Arc<Self>, line: &[u8]) {
-        match frame::parse(line) {
+        let incoming = frame::parse(line);
+        if let Some(Err(problem)) = self.strict.as_ref().map(|strict| strict.check(&incoming)) {
+            complain(&format!("not of the official schema: {problem}"));
+            std::process::exit(strict::EXIT_CODE);
+        }
+        match incoming {
             Incoming::Blank => {}
             Incoming::Invalid(error) => self.reply(Id::null(), Err(error)),
             Incoming::Answer { id, answer } => self.settle(&id.0, answer),
@@ -280,6 +290,9 @@ impl Agent {
     ) -> String {
         let id = id.unwrap_or_else(|| self.next_request.fetch_add(1, Ordering::SeqCst).to_string());
         lock(&self.pending).insert(id.clone(), Arc::clone(to));
+        if let Some(strict) = &self.strict {
+            strict.asks(&id, method);
+        }
         self.out().line(&frame::request(&id, method, params));
         id
     }

@@ -100,6 +100,7 @@ pub(crate) struct Config {
     pub(crate) input_copy: Option<PathBuf>,
     pub(crate) exit_on_cancel: bool,
     pub(crate) text_ids: bool,
+    pub(crate) strict: bool,
 }
 
 /// Splits `name:argument`.
@@ -163,6 +164,7 @@ impl Config {
             input_copy: env("MOCK_INPUT_COPY").map(PathBuf::from),
             exit_on_cancel: flag("MOCK_EXIT_ON_CANCEL"),
             text_ids: flag("MOCK_TEXT_IDS"),
+            strict: flag("MOCK_STRICT"),
         })
     }
 

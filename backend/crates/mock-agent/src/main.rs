@@ -18,6 +18,7 @@ mod script;
 mod session;
 mod settings;
 mod store;
+mod strict;
 mod sync;
 mod turn;
 
