@@ -25,6 +25,9 @@ pub enum RuntimeError {
     /// The engine has no such container.
     #[error("the container engine has no container '{0}'")]
     ContainerNotFound(String),
+    /// The container's user may not enter its working directory.
+    #[error("the workspace cannot be used: {0}")]
+    NoAccess(String),
     /// The container has a TTY, so its output cannot be told apart.
     #[error("container '{0}' has a TTY and cannot be attached to")]
     TtyNotSupported(String),

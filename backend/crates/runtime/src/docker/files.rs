@@ -163,17 +163,33 @@ pub(super) async fn install(client: &Client, id: &ContainerId, path: &str, progr
 /// What a new file is given.
 async fn new(client: &Client, id: &ContainerId) -> Result<Ownership> {
     let user = lifecycle::inspect(client, id).await?.user;
+    let account = account(client, id, &user).await?;
+    Ok(Ownership {
+        uid: account.uid,
+        gid: account.gids.first().copied().unwrap_or(0),
+        mode: NEW_FILE_MODE,
+    })
+}
+
+/// Who a container runs as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Account {
+    pub(super) uid: u64,
+    /// The first is the one that new files get.
+    pub(super) gids: Vec<u64>,
+}
+
+/// The container's user in numbers.
+pub(super) async fn account(client: &Client, id: &ContainerId, user: &str) -> Result<Account> {
     let (mut passwd, mut group) = (String::new(), String::new());
-    if user::needs_files(&user) {
+    if user::needs_files(user) {
         passwd = accounts(client, id, "/etc/passwd").await?;
         group = accounts(client, id, "/etc/group").await?;
     }
-    let (uid, gid) = user::resolve(&user, &passwd, &group);
-    Ok(Ownership {
-        uid,
-        gid,
-        mode: NEW_FILE_MODE,
-    })
+    let (uid, gid) = user::resolve(user, &passwd, &group);
+    let mut gids = vec![gid];
+    gids.extend(user::more_groups(user, &passwd, &group));
+    Ok(Account { uid, gids })
 }
 
 /// A file of accounts, which an image need not have.

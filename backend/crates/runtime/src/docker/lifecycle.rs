@@ -20,6 +20,9 @@ pub(super) struct Inspected {
     pub(super) tty: bool,
     /// As it was said at the container's making, or by its image.
     pub(super) user: String,
+    pub(super) working_dir: String,
+    /// Directories of the host, and where they are in the container.
+    pub(super) binds: Vec<(String, String)>,
     pub(super) state: ContainerState,
 }
 
@@ -32,11 +35,29 @@ pub(super) async fn inspect(client: &Client, id: &ContainerId) -> Result<Inspect
         })
         .await?;
     let config = answer.config.unwrap_or_default();
+    let mounts = answer.mounts.unwrap_or_default().into_iter();
+    let binds = mounts
+        .filter(|mount| mount.typ == Some(models::MountPointType::BIND))
+        .filter_map(|mount| Some((mount.source?, mount.destination?)))
+        .collect();
     Ok(Inspected {
         tty: config.tty.unwrap_or(false),
         user: config.user.unwrap_or_default(),
+        working_dir: config.working_dir.unwrap_or_default(),
+        binds,
         state: state(call, answer.state.unwrap_or_default())?,
     })
+}
+
+/// Whether a user id within containers is another on the host.
+pub(super) async fn maps_users(client: &Client) -> Result<bool> {
+    let info = client.make(client.call("info", Subject::Engine), |engine| async move {
+        engine.docker.info().await
+    });
+    let options = info.await?.security_options.unwrap_or_default();
+    Ok(options
+        .iter()
+        .any(|option| option.contains("name=userns") || option.contains("name=rootless")))
 }
 
 fn state(call: Call<'_>, state: models::ContainerState) -> Result<ContainerState> {

@@ -20,6 +20,7 @@
 //!   agent's own too: none of 20 on a quiet machine, 20 of 560 on a loaded one, of which the engine's event log had a
 //!   third, late. So code 137 without the flag, and without a kill of ours, may still be an agent out of memory.
 
+mod access;
 mod asked;
 mod attach;
 mod client;
@@ -137,6 +138,7 @@ impl ContainerRuntime for DockerRuntime {
     }
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
+        access::check(&self.client, id).await?;
         lifecycle::start(&self.client, id).await
     }
 

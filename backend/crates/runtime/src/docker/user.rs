@@ -30,6 +30,21 @@ pub(super) fn resolve(user: &str, passwd: &str, group: &str) -> (u64, u64) {
     (uid, gid.unwrap_or(0))
 }
 
+/// The groups that the user is a member of beside the one of [`resolve`].
+pub(super) fn more_groups(user: &str, passwd: &str, group: &str) -> Vec<u64> {
+    let (user, _) = split(user);
+    let mut entries = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let name = entries.find(|fields| fields.len() >= 3 && (fields[0] == user || fields[2] == user));
+    let Some(name) = name.map(|fields| fields[0]) else {
+        return Vec::new();
+    };
+    let groups = group.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    groups
+        .filter(|fields| fields.len() >= 4 && fields[3].split(',').any(|member| member == name))
+        .filter_map(|fields| fields[2].parse().ok())
+        .collect()
+}
+
 fn split(user: &str) -> (&str, Option<&str>) {
     match user.split_once(':') {
         Some((user, "")) => (user, None),
@@ -71,6 +86,16 @@ mod tests {
             ("nobody", (0, 0)),
         ] {
             assert_eq!(resolve(user, PASSWD, GROUP), ids, "{user:?}");
+        }
+    }
+
+    #[test]
+    fn membership_is_by_name() {
+        for user in ["node", "1000", "node:7"] {
+            assert_eq!(more_groups(user, PASSWD, GROUP), [50], "{user}");
+        }
+        for user in ["", "root", "1234", "nod"] {
+            assert!(more_groups(user, PASSWD, GROUP).is_empty(), "{user}");
         }
     }
 

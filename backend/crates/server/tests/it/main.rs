@@ -13,6 +13,7 @@ mod asks;
 mod bad_input;
 mod cancel_restarts;
 mod config;
+mod containers;
 mod disk_full;
 mod endings;
 mod engine_outage;
