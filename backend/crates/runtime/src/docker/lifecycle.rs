@@ -37,7 +37,7 @@ pub(super) async fn inspect(client: &Client, id: &ContainerId) -> Result<Inspect
     let config = answer.config.unwrap_or_default();
     let mounts = answer.mounts.unwrap_or_default().into_iter();
     let binds = mounts
-        .filter(|mount| mount.typ == Some(models::MountPointType::BIND))
+        .filter(|mount| mount.typ.as_deref() == Some("bind"))
         .filter_map(|mount| Some((mount.source?, mount.destination?)))
         .collect();
     Ok(Inspected {
