@@ -6,6 +6,8 @@
 //!    └──────────┴────────────┴──────┬───────┴───────────┘
 //!                                   ▼   told to end, or the container ended
 //!                   (ending) ─► Draining ─► Settled ─► Removing ─► Ended
+//!                                                          │
+//!               Creating ◄── it ignored a cancel, and starts again
 //! ```
 //!
 //! Everything that changes an instance is a step of this task: a command from the mailbox, a line of output, the end of
@@ -13,7 +15,7 @@
 //! loop, one at a time; nothing in the loop waits for I/O, so a command is always answered. What a step decided is stored
 //! first and done after ([`crate::outbox`]).
 //!
-//! What becomes due is in [`deadlines`], how an instance ends in [`ending`], what it is called then in [`verdict`], its first words with the agent in [`handshake`], its turns in [`turns`], and
+//! What becomes due is in [`deadlines`], how an instance ends in [`ending`], how one starts again in [`restart`], what it is called then in [`verdict`], its first words with the agent in [`handshake`], its turns in [`turns`], and
 //! what each line of output means in [`output`]. Agents of the protocol before JSON-RPC are in [`legacy`]. What the agent asks to be done in its container is in
 //! [`inside`], what it asks to be allowed in [`permissions`].
 
@@ -35,6 +37,7 @@ mod pump;
 mod reconnect;
 mod relink;
 mod rest;
+mod restart;
 mod saved;
 mod shifts;
 mod turns;

@@ -190,7 +190,7 @@ impl LaunchError {
 }
 
 /// The session that an instance goes on with.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ResumeFrom {
     /// The agent's id.
     pub session_id: String,
@@ -202,6 +202,10 @@ pub struct ResumeFrom {
     /// The agent could not go on with it, and a fresh one is started.
     #[serde(default)]
     pub lost: bool,
+    /// It is the same instance's, whose agent was started again: what was chosen in it since counts more than what the launch
+    /// asked for.
+    #[serde(default)]
+    pub restarted: bool,
 }
 
 /// Everything an instance's task needs to know of its launch. Not `Debug`: it holds secrets.

@@ -77,6 +77,7 @@ const AGENTS: &[Row] = &[
         &[
             "a_cancel_ends_the_turn_and_not_the_instance",
             "ten_quick_cancels_are_one",
+            "it_is_started_again_and_goes_on_with_its_session",
         ],
     ),
     (

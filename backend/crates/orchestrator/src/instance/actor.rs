@@ -384,7 +384,7 @@ impl Actor {
                 () = tokio::time::sleep_until(deadline), if may_act => self.time_is_up(),
                 _ = self.term.current(), if !may_act => {}
                 () = self.shared.leave.cancelled(), if !self.shared.leave.is_cancelled() => {}
-                () = self.shared.stop_agents.cancelled(), if self.ending.is_none() && !self.is_over() => {
+                () = self.shared.stop_agents.cancelled(), if !self.is_stopping() => {
                     self.end(Cause::Shutdown);
                 }
             }
@@ -512,7 +512,7 @@ impl Actor {
             queued: self.turns.queued(),
             asking: self.permissions.open_count(),
             queue_limit: self.shared.settings.max_prompt_queue,
-            stopping: self.ending.is_some() || self.is_over(),
+            stopping: self.is_stopping(),
         }
     }
 

@@ -6,7 +6,7 @@ use kandev_domain::{FailureCode, LogLevel};
 use tokio::time::Instant;
 
 use super::actor::{Actor, Phase};
-use super::ending::{Cause, Stage};
+use super::ending::Stage;
 use crate::command::Reply;
 
 /// Far enough away to stand for never.
@@ -142,7 +142,7 @@ impl Actor {
                 self.fail(FailureCode::RuntimeLost, message);
             }
             (_, None) if due(self.cancel_until()) && self.stalled.is_none() => {
-                self.end(Cause::IgnoredCancel);
+                self.cancel_was_ignored();
             }
             (_, None) if due(self.turns.running.as_ref().and_then(|r| r.until)) => {
                 if let Some(running) = &mut self.turns.running {

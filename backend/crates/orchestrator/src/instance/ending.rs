@@ -52,6 +52,8 @@ pub(super) enum Cause {
     OneShot { turn: TurnStatus },
     /// The agent did not end its turn when told to.
     IgnoredCancel,
+    /// The same, and it can go on with its session: its container ends, and the instance does not.
+    Restart,
     /// Something went wrong.
     Failed(Failure),
     /// The server ends.
@@ -76,21 +78,28 @@ pub(super) enum Stage {
 impl Actor {
     /// Begins to end the instance. The first cause counts.
     pub(super) fn end(&mut self, cause: Cause) {
+        if self.restarts() && !matches!(cause, Cause::Restart) {
+            return self.end_instead(cause);
+        }
         if self.ending.is_some() || self.is_over() {
             return;
         }
         let stage = Stage::Cancelling;
         let gentle = !matches!(
             cause,
-            Cause::Stop { force: true, .. } | Cause::IgnoredCancel | Cause::Failed(_)
+            Cause::Stop { force: true, .. } | Cause::IgnoredCancel | Cause::Restart | Cause::Failed(_)
         );
         self.log(LogLevel::Info, format!("ending: {}", cause.describe()));
         self.ending = Some(Ending { cause, stage });
         let cancels = matches!(self.phase, Phase::Ready) && gentle && self.turns.running.is_some();
-        if !cancels {
-            self.cancel_permissions(DecidedBy::InstanceEnd);
+        if self.restarts() {
+            self.begin_restart();
+        } else {
+            if !cancels {
+                self.cancel_permissions(DecidedBy::InstanceEnd);
+            }
+            self.cancel_queued("the instance ended");
         }
-        self.cancel_queued("the instance ended");
         match self.phase {
             Phase::Queued(_) => self.finalize(),
             Phase::Ready if cancels => {
@@ -274,6 +283,9 @@ impl Actor {
 
     /// Every turn gets its end.
     fn settle_turns(&mut self) {
+        if self.restarts() {
+            return self.settle_for_restart();
+        }
         self.forget_calls();
         self.cancel_permissions(DecidedBy::InstanceEnd);
         self.end_task_by_exit();
@@ -317,8 +329,12 @@ impl Actor {
         };
         self.drop_link();
         self.exit = None;
-        self.verdict = Some(self.verdict());
+        // While it is known what the instance was doing.
+        self.verdict = (!self.restarts()).then(|| self.verdict());
         self.settle_turns();
+        if self.restarts() {
+            return;
+        }
         if let Some(exit) = self.exit_status.clone() {
             let oom_killed = self.ran_out_of_memory();
             self.outbox.patch(|p| {
@@ -373,6 +389,9 @@ impl Actor {
                 LogLevel::Warn,
                 format!("the container could not be removed yet: {error}"),
             );
+        }
+        if self.restarts() {
+            return self.begin_again();
         }
         self.finalize();
     }
@@ -461,6 +480,9 @@ impl Actor {
 
 impl Ending {
     const fn is_forced(&self) -> bool {
-        matches!(self.cause, Cause::Stop { force: true, .. } | Cause::IgnoredCancel)
+        matches!(
+            self.cause,
+            Cause::Stop { force: true, .. } | Cause::IgnoredCancel | Cause::Restart
+        )
     }
 }

@@ -109,6 +109,18 @@ impl Actor {
         self.unsent.clear();
     }
 
+    /// There is no agent any more that they were for.
+    pub(super) fn forget_frames(&mut self) {
+        self.unsent.clear();
+        self.unwritten.clear();
+        self.just_written.clear();
+        self.ambiguous.clear();
+        self.resend_at = None;
+        self.written_before = self.numbered;
+        self.given = self.numbered;
+        self.let_out = self.numbered;
+    }
+
     /// The frames that were let out meanwhile go to the new one.
     pub(super) fn frames_go_on(&mut self) {
         self.written_before = self.given;

@@ -9,7 +9,7 @@
 use kandev_acp::dialect::{self, ClientInfo, Negotiated};
 use kandev_acp::{Dialect, RpcError};
 use kandev_domain::agent_type::Protocol;
-use kandev_domain::{EventKind, FailureCode, InstanceStatus, LogLevel, SessionKey, TurnId};
+use kandev_domain::{EventKind, FailureCode, LogLevel, SessionKey, TurnId};
 use kandev_store::journal::Change;
 use kandev_store::sessions::{NewSession, SessionFacet};
 use kandev_store::tasks::TaskMetadata;
@@ -397,8 +397,12 @@ impl Actor {
             info.models.as_deref(),
             info.config_options.as_deref(),
         );
-        let before = self.spec.resume.as_ref().map(|resume| resume.chosen.clone());
-        self.configure = choices::plan(&self.spec.options, &before.unwrap_or_default(), &offered);
+        let before = self.spec.resume.clone().unwrap_or_default();
+        let mut asked = self.spec.options.clone();
+        if before.restarted {
+            before.chosen.supersede(&mut asked);
+        }
+        self.configure = choices::plan(&asked, &before.chosen, &offered);
         self.chosen = offered.chosen();
         // What an earlier instance was in is not what this one is in.
         if let Some(mode) = self.chosen.mode.clone() {
@@ -453,15 +457,9 @@ impl Actor {
     /// It runs, and takes prompts.
     fn ready(&mut self) {
         self.phase = Phase::Ready;
-        self.status = InstanceStatus::Running;
         self.handshake_until = None;
         self.idle_since = Some(Instant::now());
-        let now = self.shared.clock.now();
-        self.outbox.patch(|p| {
-            p.status = Some(InstanceStatus::Running);
-            p.running_at = Some(now);
-        });
-        self.event(EventKind::Status, &json!({"status": InstanceStatus::Running}));
+        self.tell_ready();
         self.next_turn();
     }
 }

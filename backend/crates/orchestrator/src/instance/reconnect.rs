@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use super::View;
 use super::actor::{Actor, Connected, EngineDone, Phase};
 use super::catch_up::{self, OnRecord};
+use super::ending::Cause;
 use super::handshake::Replay;
 use super::inside::Inside;
 use super::marks::mark;
@@ -33,6 +34,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 pub(super) const ENGINE_RETRY: Duration = Duration::from_secs(1);
 /// How often a refusal is asked again about.
 const MAX_REFUSALS: u32 = 3;
+/// How often an engine that is away is asked for what is to be removed before a container is made.
+const MAX_CLEARINGS: u32 = 10;
 /// How often a database that is away is asked again.
 const DATABASE_RETRY: Duration = Duration::from_secs(1);
 
@@ -164,13 +167,21 @@ impl Actor {
         }
     }
 
-    fn recreate(&mut self) {
+    /// Makes a container where there may be one that nobody was told of, or one that could not be removed.
+    pub(super) fn recreate(&mut self) {
         let runtime = Arc::clone(&self.shared.runtime);
+        let term = Arc::clone(&self.term);
         let (id, owner) = (self.spec.id.to_string(), self.shared.settings.owner.clone());
         self.create();
         let Some(create) = self.engine.take() else { return };
         self.engine = Some(Box::pin(async move {
-            let clear = async {
+            let clear = async || {
+                // Another server that has taken over may have made one of its own.
+                if term.current().await.is_err() {
+                    return Err(RuntimeError::Broken(
+                        "another server holds the instance".to_owned(),
+                    ));
+                }
                 for found in runtime.list(&owner).await? {
                     if found.labels.get(kandev_runtime::LABEL_INSTANCE) == Some(&id) {
                         runtime.remove(&found.id).await?;
@@ -178,9 +189,17 @@ impl Actor {
                 }
                 Ok(())
             };
-            match clear.await {
-                Ok(()) => create.await,
-                Err(error) => EngineDone::Created(Err(error)),
+            let mut refusals = 0;
+            loop {
+                match clear().await {
+                    Ok(()) => return create.await,
+                    // The engine may be on its way back.
+                    Err(error) if error.is_transient() && refusals < MAX_CLEARINGS => {
+                        refusals += 1;
+                        tokio::time::sleep(ENGINE_RETRY).await;
+                    }
+                    Err(error) => return EngineDone::Created(Err(error)),
+                }
             }
         }));
     }
@@ -228,7 +247,10 @@ impl Actor {
         move || OnRecord {
             shifts,
             head: head.clone(),
-            last: Box::pin(last_lines(Arc::clone(&shared), id, lines, (seq, view.clone()))),
+            last: {
+                let stored = last_lines(Arc::clone(&shared), id, lines, (seq, view.clone()));
+                Box::pin(async move { shifts.own(stored.await) })
+            },
             log_file_bytes: shared.settings.log_file_bytes,
         }
     }
@@ -279,6 +301,9 @@ impl Actor {
 
     /// There is nothing to take up. What was being ended has ended.
     fn lost(&mut self, message: String) {
+        // One that was to be started again need not be there; but what it said at last may be missing.
+        let over = matches!(self.phase, Phase::Reconnecting(SavedPhase::Over));
+        self.unread |= !over && matches!(self.taken_cause, Some(Cause::Restart));
         match self.taken_cause.take() {
             Some(cause) => self.end(cause),
             None => self.fail(FailureCode::RuntimeLost, message),

@@ -42,7 +42,7 @@ pub(crate) struct Saved<'a> {
     pub(super) replaying: Option<u64>,
     pub(super) authenticated: bool,
     pub(super) configure: VecDeque<Step>,
-    /// What the agent says is chosen, while something is to be set.
+    /// What the agent says is chosen.
     #[serde(default)]
     pub(super) chosen: Choices,
     /// What it said before its session was established.
@@ -125,11 +125,7 @@ impl Actor {
             replaying: self.replay.as_ref().map(|replay| replay.stored),
             authenticated: self.authenticated,
             configure: self.configure.clone(),
-            chosen: if matches!(self.phase, Phase::Ready) {
-                Choices::default()
-            } else {
-                self.chosen.clone()
-            },
+            chosen: self.chosen.clone(),
             early_facets: self.early_facets.clone(),
             resume: self.spec.resume.clone(),
             kandev: self.kandev.clone(),

@@ -107,6 +107,12 @@ impl Turns {
         }
     }
 
+    /// Nothing that is said from now on belongs to a turn that was.
+    pub(super) const fn forget_agent(&mut self) {
+        self.last = None;
+        self.cancelled = None;
+    }
+
     /// The running turn was told to end, or the last one was, not longer than `grace` ago.
     pub(crate) fn cancelled_within(&self, grace: std::time::Duration) -> bool {
         match &self.running {

@@ -1,5 +1,6 @@
 //! What an ended instance is called, and why.
 
+use kandev_domain::status::InstanceLifecycle;
 use kandev_domain::{FailureCode, InstanceStatus, TurnStatus};
 use kandev_runtime::ExitStatus;
 use serde::{Deserialize, Serialize};
@@ -53,10 +54,15 @@ impl Actor {
                 reason: None,
             },
             Some(Cause::OneShot { .. }) => status(InstanceStatus::Completed, "its turn is over"),
-            Some(Cause::IgnoredCancel) => status(
-                InstanceStatus::Stopped,
-                "the agent did not end its turn when it was cancelled",
-            ),
+            Some(Cause::IgnoredCancel) => {
+                let reason = if self.spec.lifecycle == InstanceLifecycle::OneShot {
+                    "the agent did not end its turn when it was cancelled"
+                } else {
+                    "the agent did not end its turn when it was cancelled, and cannot go on with its session once it is ended"
+                };
+                status(InstanceStatus::Stopped, reason)
+            }
+            Some(Cause::Restart) => status(InstanceStatus::Stopped, "the agent was to be started again"),
             Some(Cause::Shutdown) => status(InstanceStatus::Stopped, "the server was shut down"),
             Some(Cause::Failed(failure)) => Verdict {
                 status: InstanceStatus::Failed,
@@ -140,7 +146,7 @@ impl Cause {
             }
             Self::Idle => "idle for too long".to_owned(),
             Self::OneShot { .. } => "its turn is over".to_owned(),
-            Self::IgnoredCancel => "the agent ignored a cancel".to_owned(),
+            Self::IgnoredCancel | Self::Restart => "the agent ignored a cancel".to_owned(),
             Self::Failed(failure) => format!("{}: {}", failure.code, failure.message),
             Self::Shutdown => "the server shuts down".to_owned(),
         }

@@ -30,6 +30,7 @@ impl Orchestrator {
             key: known.map(|s| s.key),
             chosen: Choices::of_facets(&facets),
             lost: false,
+            restarted: false,
         }))
     }
 }

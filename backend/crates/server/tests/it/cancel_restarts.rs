@@ -7,7 +7,7 @@ use crate::support::Stack;
 
 /// An agent that keeps what it is sent.
 async fn launch(stack: &Stack) -> String {
-    let env = json!({"MOCK_INPUT_COPY": "/workspace/input"});
+    let env = json!({"MOCK_INPUT_COPY": "/workspace/input", "MOCK_WITHOUT": "load,resume"});
     stack.launch(json!({"env": env})).await
 }
 

@@ -11,6 +11,7 @@ mod all_events;
 mod architecture;
 mod asks;
 mod bad_input;
+mod cancel_escalation;
 mod cancel_restarts;
 mod config;
 mod containers;

@@ -240,13 +240,15 @@ async fn ten_quick_cancels_are_one() {
 }
 
 #[tokio::test]
-async fn an_ignored_cancel_ends_the_instance() {
+async fn an_ignored_cancel_ends_the_instance_of_an_agent_that_cannot_resume() {
     let graces = [
         ("KANDEV_CANCEL_GRACE_SECONDS", "1"),
         ("KANDEV_STOP_GRACE_SECONDS", "60"),
     ];
     let stack = Stack::with(&graces).await;
-    let id = stack.launch(json!({})).await;
+    let id = stack
+        .launch(json!({"env": {"MOCK_WITHOUT": "load,resume"}}))
+        .await;
     stack
         .prompt(&id, "/ignore-cancel\n/ignore-term\n/say deaf\n/sleep 60000")
         .await;
