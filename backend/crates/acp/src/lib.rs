@@ -34,6 +34,7 @@ pub mod peer;
 pub mod permission;
 pub mod rpc_error;
 pub mod update;
+pub mod usage;
 pub mod writer;
 
 pub use dialect::Dialect;

@@ -11,6 +11,7 @@ pub mod lifecycle;
 pub mod log;
 pub mod permission;
 pub mod status;
+pub mod usage;
 
 pub use agent_type::AgentType;
 pub use clock::{Clock, SystemClock};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use kandev_domain::content::Prompt;
 use kandev_domain::permission::{PermissionDefault, PermissionRules, Remembered};
 use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
+use kandev_domain::usage::Cost;
 use kandev_domain::{AgentType, FailureCode, InstanceId, SessionKey, TaskId};
 use kandev_runtime::{ContainerSpec, Labels, Mount, MountSource, Network};
 use serde::{Deserialize, Serialize};
@@ -199,6 +200,9 @@ pub struct ResumeFrom {
     /// What was chosen in it at last.
     #[serde(default)]
     pub chosen: Choices,
+    /// What it had cost then, as far as is known.
+    #[serde(default)]
+    pub cost: Option<Cost>,
     /// The agent could not go on with it, and a fresh one is started.
     #[serde(default)]
     pub lost: bool,

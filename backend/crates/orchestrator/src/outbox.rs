@@ -15,6 +15,7 @@ use kandev_store::instances::InstancePatch;
 use kandev_store::journal::{Batch, Change, PipeLines, Position};
 use kandev_store::record::{Data, Record, Source};
 use kandev_store::sessions::SessionFacet;
+use kandev_store::usage::TurnCost;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -198,6 +199,18 @@ impl Outbox {
         match same {
             Some(old) => old.value = facet.value,
             None => self.changes.push(Change::Facet(facet)),
+        }
+    }
+
+    /// Keeps what a turn has cost by now.
+    pub(crate) fn turn_cost(&mut self, cost: TurnCost) {
+        let same = self.changes.iter_mut().find_map(|c| match c {
+            Change::TurnCost(old) if old.id == cost.id => Some(old),
+            _ => None,
+        });
+        match same {
+            Some(old) => *old = cost,
+            None => self.changes.push(Change::TurnCost(cost)),
         }
     }
 

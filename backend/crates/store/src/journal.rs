@@ -29,6 +29,7 @@ use crate::servers::{self, Fence};
 use crate::sessions::{NewSession, SessionFacet};
 use crate::tasks::TaskMetadata;
 use crate::turns::{NewTurn, TurnPatch};
+use crate::usage::TurnCost;
 
 pub use all::{AllQuery, AllReader, Read, Reset, Room, take_over_order};
 pub use flush::Flusher;
@@ -50,6 +51,8 @@ pub enum Change {
     TurnQueued(NewTurn),
     /// A turn went on.
     Turn(TurnPatch),
+    /// A turn has cost more, or the last one has.
+    TurnCost(TurnCost),
     /// A session was established.
     Session(NewSession),
     /// The agent said something about its session.
@@ -350,6 +353,7 @@ async fn apply(connection: &mut PgConnection, change: &Change, now: DateTime<Utc
         Change::Instance(patch) => patch.apply(connection, now).await,
         Change::TurnQueued(turn) => turn.insert(connection).await,
         Change::Turn(patch) => patch.apply(connection).await,
+        Change::TurnCost(cost) => cost.apply(connection).await,
         Change::Session(session) => session.insert(connection).await,
         Change::Facet(facet) => facet.upsert(connection, now).await,
         Change::Task(metadata) => metadata.merge(connection, now).await,

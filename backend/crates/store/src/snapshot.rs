@@ -1,12 +1,13 @@
 //! Everything that a client needs to draw an instance, as of one position in its history.
 
-use kandev_domain::{InstanceId, InstanceStatus, TaskId, TurnState};
+use kandev_domain::{InstanceId, InstanceStatus, SessionKey, TaskId, TurnState};
 use sqlx::postgres::PgConnection;
 use sqlx::{PgPool, Row};
 
 use crate::error::{Result, StoreError};
 use crate::permissions::{self, Permission};
 use crate::turns::{self, Turn};
+use crate::usage::{self, TotalUsage};
 
 const TABLE: &str = "agent_instances";
 
@@ -26,6 +27,8 @@ pub struct Snapshot {
     pub session_id: Option<String>,
     /// What the agent last said about the session: facet and JSON text.
     pub facets: Vec<(String, String)>,
+    /// What the session's turns used.
+    pub usage: TotalUsage,
     /// Its last turns, oldest first. One that has no end has no `last_seq`.
     pub turns: Vec<Turn>,
     /// How many turns there are in all.
@@ -46,7 +49,7 @@ pub async fn read(pool: &PgPool, id: InstanceId, max_turns: i64) -> Result<Optio
 
 async fn read_on(connection: &mut PgConnection, id: InstanceId, max_turns: i64) -> Result<Option<Snapshot>> {
     let row = sqlx::query(
-        "SELECT i.task_id, i.status, i.turn_state, s.session_id, \
+        "SELECT i.task_id, i.status, i.turn_state, i.session_key, s.session_id, \
          coalesce((SELECT last_seq FROM journal WHERE instance_id = $1 ORDER BY first_seq DESC LIMIT 1), 0) AS seq, \
          (SELECT count(*) FROM turns WHERE instance_id = $1) AS total_turns \
          FROM agent_instances i LEFT JOIN sessions s ON s.key = i.session_key WHERE i.id = $1",
@@ -62,6 +65,11 @@ async fn read_on(connection: &mut PgConnection, id: InstanceId, max_turns: i64) 
     .bind(id.0)
     .fetch_all(&mut *connection)
     .await?;
+    let key: Option<uuid::Uuid> = row.try_get("session_key")?;
+    let usage = match key {
+        Some(key) => usage::of_session_on(connection, SessionKey(key)).await?,
+        None => TotalUsage::default(),
+    };
     let mut turns = turns::last(connection, id, max_turns).await?;
     turns.reverse();
     let permissions = permissions::pending_on(connection, id).await?;
@@ -82,6 +90,7 @@ async fn read_on(connection: &mut PgConnection, id: InstanceId, max_turns: i64) 
             .iter()
             .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
             .collect::<Result<_>>()?,
+        usage,
         turns,
         total_turns: row.try_get("total_turns")?,
         permissions,

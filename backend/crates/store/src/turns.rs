@@ -1,6 +1,7 @@
 //! Turns.
 
 use chrono::{DateTime, Utc};
+use kandev_domain::usage::{Cost, Tokens};
 use kandev_domain::{InstanceId, SessionKey, TurnId, TurnStatus};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{PgPool, Row};
@@ -55,6 +56,8 @@ pub struct TurnPatch {
     pub stop_reason: Option<String>,
     /// Token usage as JSON text, as it came.
     pub usage: Option<String>,
+    /// Of that usage, what can be summed.
+    pub tokens: Option<Tokens>,
     /// The result's `_meta` as JSON text.
     pub meta: Option<String>,
     /// Why it failed.
@@ -86,6 +89,7 @@ impl TurnPatch {
             session_key: None,
             stop_reason: None,
             usage: None,
+            tokens: None,
             meta: None,
             error_code: None,
             error_message: None,
@@ -102,13 +106,19 @@ impl TurnPatch {
     /// Writes it. A turn that has its end is not changed any more, and that is an error.
     pub(crate) async fn apply(&self, connection: &mut PgConnection) -> Result<()> {
         let text = |t: &Option<String>| t.as_deref().map(|t| pg_text(t).into_owned());
+        let tokens = self.tokens.unwrap_or_default();
+        let count = |tokens: Option<u64>| tokens.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
         let done = sqlx::query(
             "UPDATE turns SET status = $2, session_key = coalesce($3, session_key), stop_reason = coalesce($4, stop_reason), \
              usage = coalesce($5, usage), meta = coalesce($6, meta), error_code = coalesce($7, error_code), \
              error_message = coalesce($8, error_message), error_details = coalesce($9, error_details), \
              cancel_reason = coalesce($10, cancel_reason), first_seq = coalesce($11, first_seq), \
              last_seq = coalesce($12, last_seq), started_at = coalesce($13, started_at), \
-             finished_at = coalesce($14, finished_at), updates = coalesce($15, updates) WHERE id = $1 AND status IN ('queued', 'running')",
+             finished_at = coalesce($14, finished_at), updates = coalesce($15, updates), \
+             total_tokens = coalesce($16, total_tokens), input_tokens = coalesce($17, input_tokens), \
+             output_tokens = coalesce($18, output_tokens), thought_tokens = coalesce($19, thought_tokens), \
+             cached_read_tokens = coalesce($20, cached_read_tokens), \
+             cached_write_tokens = coalesce($21, cached_write_tokens) WHERE id = $1 AND status IN ('queued', 'running')",
         )
         .bind(self.id.0)
         .bind(self.status.as_str())
@@ -125,6 +135,12 @@ impl TurnPatch {
         .bind(self.started_at)
         .bind(self.finished_at)
         .bind(self.updates)
+        .bind(count(tokens.total))
+        .bind(count(tokens.input))
+        .bind(count(tokens.output))
+        .bind(count(tokens.thought))
+        .bind(count(tokens.cached_read))
+        .bind(count(tokens.cached_write))
         .execute(connection)
         .await?;
         if done.rows_affected() == 1 {
@@ -156,6 +172,8 @@ pub struct Turn {
     pub stop_reason: Option<String>,
     /// Token usage as JSON text, as it came.
     pub usage: Option<String>,
+    /// What it has cost, as far as is known.
+    pub cost: Option<Cost>,
     /// The result's `_meta` as JSON text.
     pub meta: Option<String>,
     /// Why it failed.
@@ -197,6 +215,12 @@ impl TryFrom<&PgRow> for Turn {
             prompt: row.try_get("prompt")?,
             stop_reason: row.try_get("stop_reason")?,
             usage: row.try_get("usage")?,
+            cost: {
+                let amount: Option<f64> = row.try_get("cost")?;
+                let currency: Option<String> = row.try_get("cost_currency")?;
+                let both = amount.zip(currency);
+                both.map(|(amount, currency)| Cost { amount, currency })
+            },
             meta: row.try_get("meta")?,
             error_code: row.try_get("error_code")?,
             error_message: row.try_get("error_message")?,

@@ -138,6 +138,7 @@ pub(crate) struct Actor {
     pub(super) configure: std::collections::VecDeque<super::choices::Step>,
     /// What the agent says is chosen in its session.
     pub(super) chosen: super::choices::Choices,
+    pub(super) costs: super::costs::Costs,
     pub(super) initialize: Option<Bytes>,
     pub(super) turns: Turns,
     pub(super) permissions: super::permissions::Permissions,
@@ -265,6 +266,7 @@ impl Actor {
             early_facets: std::collections::BTreeMap::new(),
             configure: std::collections::VecDeque::new(),
             chosen: super::choices::Choices::default(),
+            costs: super::costs::Costs::of_session(spec.resume.as_ref().and_then(|r| r.cost.clone())),
             initialize: None,
             turns: Turns::default(),
             permissions: super::permissions::Permissions::with(spec.remembered.clone()),

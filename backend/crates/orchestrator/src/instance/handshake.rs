@@ -277,6 +277,7 @@ impl Actor {
             resume.lost = true;
         }
         self.permissions.forget_answers();
+        self.costs = super::costs::Costs::default();
         self.replay = None;
         self.open_session();
     }

@@ -159,7 +159,7 @@ impl Actor {
                 }
                 self.facet("plan", entries);
             }
-            Said::Usage(usage) => self.facet("usage", usage),
+            Said::Usage(usage) => self.was_used(usage),
             Said::Mode(mode) => {
                 self.chosen.mode = Some(mode.to_string());
                 self.facet_value("current_mode", &json!(mode));

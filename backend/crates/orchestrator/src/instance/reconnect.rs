@@ -106,6 +106,7 @@ impl Actor {
         self.authenticated = saved.authenticated;
         self.configure = saved.configure;
         self.chosen = saved.chosen;
+        self.costs = saved.costs;
         self.early_facets = saved.early_facets;
         self.kandev = saved.kandev;
         self.head = saved.head;

@@ -90,6 +90,8 @@ impl Actor {
             session_id: session.id.clone(),
             key: Some(session.key),
             chosen: self.chosen.clone(),
+            // This task knows it.
+            cost: None,
             lost: false,
             restarted: true,
         });

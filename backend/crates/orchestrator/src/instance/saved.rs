@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 
 use super::actor::{Actor, Phase, SessionRef};
 use super::choices::{Choices, Step};
+use super::costs::Costs;
 use super::ending::Cause;
 use super::handshake::Call;
 use super::inside::SavedInside;
@@ -45,6 +46,9 @@ pub(crate) struct Saved<'a> {
     /// What the agent says is chosen.
     #[serde(default)]
     pub(super) chosen: Choices,
+    /// What it told of its costs.
+    #[serde(default)]
+    pub(super) costs: Costs,
     /// What it said before its session was established.
     #[serde(default)]
     pub(super) early_facets: BTreeMap<String, Box<RawValue>>,
@@ -126,6 +130,7 @@ impl Actor {
             authenticated: self.authenticated,
             configure: self.configure.clone(),
             chosen: self.chosen.clone(),
+            costs: self.costs.clone(),
             early_facets: self.early_facets.clone(),
             resume: self.spec.resume.clone(),
             kandev: self.kandev.clone(),

@@ -402,6 +402,7 @@ impl Actor {
         }
         let mut patch = TurnPatch::of(running.id, status);
         patch.stop_reason = end.stop_reason;
+        patch.tokens = end.usage.as_deref().and_then(kandev_acp::usage::tokens);
         patch.usage = end.usage.map(|u| u.get().to_owned());
         patch.meta = end.meta.map(|m| m.get().to_owned());
         patch.updates = i64::try_from(running.updates).ok();

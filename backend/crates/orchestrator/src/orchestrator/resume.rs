@@ -1,9 +1,10 @@
 //! The session that a launch goes on with.
 
+use kandev_domain::usage::Cost;
 use kandev_store::sessions;
 
 use super::{Orchestrator, STORE_LIMIT};
-use crate::instance::Choices;
+use crate::instance::{Choices, SESSION_COST};
 use crate::launch::{LaunchError, LaunchRequest, ResumeFrom};
 
 impl Orchestrator {
@@ -29,8 +30,15 @@ impl Orchestrator {
             session_id: session_id.clone(),
             key: known.map(|s| s.key),
             chosen: Choices::of_facets(&facets),
+            cost: cost_of(&facets),
             lost: false,
             restarted: false,
         }))
     }
+}
+
+/// What the agent last said that the session has cost.
+fn cost_of(facets: &[(String, String)]) -> Option<Cost> {
+    let (_, cost) = facets.iter().find(|(facet, _)| facet == SESSION_COST)?;
+    serde_json::from_str(cost).ok()
 }

@@ -45,4 +45,5 @@ mod soak;
 mod streams;
 mod support;
 mod turns;
+mod usage;
 mod websocket;

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
+use kandev_domain::usage::Cost;
 use kandev_domain::{InstanceStatus, SessionKey};
+use kandev_store::usage::{self, TotalUsage};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -42,8 +44,11 @@ pub struct SessionState {
     commands: Option<Box<RawValue>>,
     #[schema(value_type = Option<Vec<Object>>)]
     pub(super) plan: Option<Box<RawValue>>,
+    /// Of its context, and what it has cost in all, by the agent's own account.
     #[schema(value_type = Option<Object>)]
     usage: Option<Box<RawValue>>,
+    /// What its turns used, whichever instance carried them; null if no turn told.
+    total_usage: Option<TotalUsageView>,
     #[schema(value_type = Option<String>)]
     title: Option<Box<RawValue>>,
 }
@@ -52,11 +57,12 @@ impl SessionState {
     /// Reads it.
     pub async fn load(state: &AppState, key: SessionKey) -> ApiResult<Self> {
         let facets = kandev_store::sessions::facets(&state.pool, key).await?;
-        Ok(Self::of(facets))
+        let usage = usage::of_session(&state.pool, key).await?;
+        Ok(Self::of(facets, usage))
     }
 
     /// Out of facets and their JSON texts.
-    pub(super) fn of(facets: Vec<(String, String)>) -> Self {
+    pub(super) fn of(facets: Vec<(String, String)>, usage: TotalUsage) -> Self {
         let mut facets: BTreeMap<String, Box<RawValue>> = facets
             .into_iter()
             .filter_map(|(facet, value)| Some((facet, RawValue::from_string(value).ok()?)))
@@ -75,8 +81,39 @@ impl SessionState {
             commands: take("commands"),
             plan: take("plan"),
             usage: take("usage"),
+            total_usage: TotalUsageView::of(usage),
             title: take("title"),
         }
+    }
+}
+
+/// What the turns of a session used; null where none told.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TotalUsageView {
+    /// How many turns told how many tokens they used.
+    turns: i64,
+    total_tokens: Option<i64>,
+    input_tokens: Option<i64>,
+    output_tokens: Option<i64>,
+    thought_tokens: Option<i64>,
+    cached_read_tokens: Option<i64>,
+    cached_write_tokens: Option<i64>,
+    /// By currency.
+    costs: Vec<Cost>,
+}
+
+impl TotalUsageView {
+    fn of(usage: TotalUsage) -> Option<Self> {
+        (usage != TotalUsage::default()).then_some(Self {
+            turns: usage.turns,
+            total_tokens: usage.total_tokens,
+            input_tokens: usage.input_tokens,
+            output_tokens: usage.output_tokens,
+            thought_tokens: usage.thought_tokens,
+            cached_read_tokens: usage.cached_read_tokens,
+            cached_write_tokens: usage.cached_write_tokens,
+            costs: usage.costs,
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use chrono::{DateTime, Utc};
 use kandev_domain::TurnStatus;
+use kandev_domain::usage::Cost;
 use kandev_orchestrator::transcript::turn_text;
 use kandev_store::turns::{self, Turn};
 use serde::Serialize;
@@ -38,6 +39,8 @@ pub struct TurnView {
     /// As the agent gave it.
     #[schema(value_type = Option<Object>)]
     usage: Option<Box<RawValue>>,
+    /// What it has cost: what the session's cost, which agents tell, has grown by. It may come after the turn's end.
+    cost: Option<Cost>,
     /// The agent's `_meta` of the turn's end.
     #[schema(value_type = Option<Object>)]
     meta: Option<Box<RawValue>>,
@@ -88,6 +91,7 @@ pub(super) async fn view(state: &AppState, turn: Turn) -> ApiResult<TurnView> {
         stop_reason: turn.stop_reason,
         updates: turn.updates,
         usage: raw(turn.usage),
+        cost: turn.cost,
         meta: raw(turn.meta),
         error: turn.error_code.map(|code| TurnError {
             code,
