@@ -148,6 +148,11 @@ impl<T> Peer<T> {
         self.pending.contains_key(&id)
     }
 
+    /// What the requests are that have no answer, oldest first.
+    pub fn pending(&self) -> impl Iterator<Item = &T> {
+        self.pending.values()
+    }
+
     /// How many requests have no answer.
     pub fn pending_len(&self) -> usize {
         self.pending.len()

@@ -1,7 +1,7 @@
 //! What a turn's updates add up to.
 
 use kandev_acp::{Dialect, Effect, KandevState, read_update};
-use kandev_domain::EventKind;
+use kandev_domain::{Event, EventKind};
 use kandev_store::journal::{self, EventQuery};
 use kandev_store::turns::Turn;
 use kandev_store::{PgPool, StoreError};
@@ -40,7 +40,7 @@ pub async fn turn_text(pool: &PgPool, turn: &Turn) -> Result<TurnText, StoreErro
     loop {
         let page = journal::events(pool, turn.instance_id, &query).await?;
         joined.removed |= page.oldest.is_some();
-        for event in page.events.iter().filter(|e| e.turn_id == Some(turn.id)) {
+        for event in page.events.iter().filter(|e| is_of(turn, e)) {
             // What other dialects say was mapped to this one before it was stored.
             let update = read_update(Dialect::Acp, &mut state, &event.data);
             if let Effect::AgentText(text) = update.effect
@@ -54,6 +54,15 @@ pub async fn turn_text(pool: &PgPool, turn: &Turn) -> Result<TurnText, StoreErro
             None => return Ok(joined),
         }
     }
+}
+
+/// Whether an event belongs to what a turn said. A subagent speaks in a session of its own.
+fn is_of(turn: &Turn, event: &Event) -> bool {
+    let own = match (&turn.session_id, &event.session_id) {
+        (Some(own), Some(named)) => own == named,
+        _ => true,
+    };
+    own && event.turn_id == Some(turn.id)
 }
 
 impl TurnText {

@@ -117,6 +117,7 @@ impl Actor {
         self.turns.last = saved.last_turn;
         self.turns.count = saved.turn_count;
         self.turns.ended = saved.ended_turns;
+        self.turns.accepts = saved.accepts;
         self.turns.last_status = saved.last_status;
         let now = Instant::now();
         self.turns.running = saved.running.map(|turn| Running {

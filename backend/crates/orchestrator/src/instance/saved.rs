@@ -58,6 +58,9 @@ pub(crate) struct Saved<'a> {
     pub(super) last_turn: Option<TurnId>,
     pub(super) turn_count: i32,
     pub(super) ended_turns: u32,
+    /// The agent says when it begins with a prompt.
+    #[serde(default)]
+    pub(super) accepts: bool,
     /// How the last turn ended.
     #[serde(default)]
     pub(super) last_status: Option<TurnStatus>,
@@ -142,6 +145,7 @@ impl Actor {
             last_turn: self.turns.last,
             turn_count: self.turns.count,
             ended_turns: self.turns.ended,
+            accepts: self.turns.accepts,
             last_status: self.turns.last_status,
             unwritten: self
                 .ambiguous

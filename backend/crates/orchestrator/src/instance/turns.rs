@@ -58,6 +58,8 @@ pub(super) struct Turns {
     cancelled: Option<Instant>,
     /// How the last one ended.
     pub last_status: Option<TurnStatus>,
+    /// The agent says when it begins with a prompt, in the kandev dialect: what it ended before that was another one.
+    pub accepts: bool,
     /// How many have their end.
     pub ended: u32,
     /// What watchers were last told.
@@ -111,6 +113,7 @@ impl Turns {
     pub(super) const fn forget_agent(&mut self) {
         self.last = None;
         self.cancelled = None;
+        self.accepts = false;
     }
 
     /// The running turn was told to end, or the last one was, not longer than `grace` ago.
@@ -304,7 +307,7 @@ impl Actor {
         let Some(agent) = &self.agent else { return };
         let outcome = dialect::prompt_outcome(agent.dialect, outcome);
         match outcome {
-            PromptOutcome::Accepted => {}
+            PromptOutcome::Accepted => self.turns.accepts = true,
             PromptOutcome::Ended {
                 stop_reason,
                 usage,
@@ -338,6 +341,10 @@ impl Actor {
 
     /// The end of a turn in the kandev dialect.
     pub(super) fn turn_ended_by_update(&mut self, end: TurnEnd) {
+        if self.turns.accepts && self.has_not_begun() {
+            let text = "the agent ended a turn before it began with the running one; an earlier one is meant";
+            return self.log(LogLevel::Warn, text.to_owned());
+        }
         let error = match end.error {
             Some(error) => Some((error.message, error.details)),
             None if !end.success => Some((
@@ -362,6 +369,15 @@ impl Actor {
             meta,
             error,
         });
+    }
+
+    /// The running turn's prompt has no answer yet.
+    fn has_not_begun(&self) -> bool {
+        let Some(running) = &self.turns.running else {
+            return false;
+        };
+        let mut pending = self.peer.pending();
+        pending.any(|call| matches!(call, Call::Prompt(id) if *id == running.id))
     }
 
     /// Gives the running turn its end. What was cancelled ends cancelled, whatever the agent made of it.

@@ -402,3 +402,67 @@ async fn permissions_asked_while_cancelling_are_cancelled() {
     );
     stack.settle().await;
 }
+
+/// In the kandev dialect the end of a turn names no turn: what was ended before the running one began is another.
+#[tokio::test]
+async fn a_late_end_does_not_end_a_newer_turn() {
+    let mut stack = Stack::start().await;
+    let env = json!({"MOCK_DIALECT": "kandev", "MOCK_BUSY": "queue"});
+    let id = stack.launch(json!({"env": env})).await;
+    assert_eq!(stack.turn(&id, "/say one").await["text"], "one");
+    let end = json!({
+        "jsonrpc": "2.0", "method": "session/update",
+        "params": {"type": "complete", "data": {"sessionId": "{session}", "success": true}},
+    });
+    // It says that it is done, and says so again a while later.
+    let early = stack
+        .prompt(&id, &format!("/say two\n/raw {end}\n/sleep 3000"))
+        .await;
+    let late = stack.prompt(&id, "/say three").await;
+    let path = format!("/agents/{id}/turns/{early}");
+    let ended = stack.until(&path, |t| t["status"] == "completed").await;
+    assert_eq!(ended["text"], "two");
+    // Whoever takes it up knows that as well.
+    stack.kill().await;
+    stack.boot().await;
+    let path = format!("/agents/{id}/turns/{late}");
+    let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
+    assert_eq!(
+        (&ended["status"], &ended["text"]),
+        (&json!("completed"), &json!("three"))
+    );
+    let logs = stack.logs(&id, "system").await;
+    assert_eq!(
+        logs.iter()
+            .filter(|l| l.contains("an earlier one is meant"))
+            .count(),
+        1
+    );
+    stack.settle().await;
+}
+
+/// What a subagent says in its own session is stored, and is not the turn's text.
+#[tokio::test]
+async fn the_text_of_a_turn_is_its_own() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let chunk =
+        |kind: &str, text: &str| json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}});
+    let other = json!({
+        "jsonrpc": "2.0", "method": "session/update",
+        "params": {"sessionId": "another", "update": chunk("agent_message_chunk", "not mine")},
+    });
+    let script = format!(
+        "/say one \n/think a thought\n/raw {other}\n/update {}\n/plan a;b\n/tool Look read\n/say two\n/say  ",
+        chunk("user_message_chunk", "not said")
+    );
+    let turn = stack.turn(&id, &script).await;
+    assert_eq!(turn["text"], "one two ");
+    let events = stack.events(&id).await;
+    let others = events.iter().filter(|e| e["session_id"] == "another").count();
+    let thoughts = events
+        .iter()
+        .filter(|e| e["data"]["update"]["sessionUpdate"] == "agent_thought_chunk");
+    assert_eq!((others, thoughts.count()), (1, 1));
+    stack.settle().await;
+}
