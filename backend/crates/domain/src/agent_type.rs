@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::mcp::{self, McpServer, McpServerFields};
+
 /// How an agent speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -138,6 +140,11 @@ pub struct AgentType {
     /// What its requests for files may reach.
     #[serde(default)]
     pub fs: FileAccess,
+    /// MCP servers that it is given in every session, as far as it takes their transports. A launch may add its own, and put
+    /// them in the place of these by name.
+    #[schema(value_type = Vec<McpServerFields>)]
+    #[serde(default)]
+    pub mcp_servers: Vec<McpServer>,
     /// May be launched.
     #[serde(default = "default_enabled")]
     pub enabled: bool,
@@ -220,6 +227,12 @@ impl AgentType {
         }
         if !(1..=FileAccess::MOST_BYTES).contains(&self.fs.max_file_bytes) {
             return fail("fs.max_file_bytes", "must be 1 to 16777216");
+        }
+        if let Err(error) = mcp::check(&self.mcp_servers) {
+            return fail("mcp_servers", &error.to_string());
+        }
+        if self.protocol == Protocol::Legacy && !self.mcp_servers.is_empty() {
+            return fail("mcp_servers", "agents of the legacy protocol have none");
         }
         if self.command.as_ref().is_some_and(Vec::is_empty) {
             return fail("command", "must not be an empty list");

@@ -9,6 +9,7 @@ pub mod event;
 pub mod ids;
 pub mod lifecycle;
 pub mod log;
+pub mod mcp;
 pub mod permission;
 pub mod status;
 
@@ -17,5 +18,6 @@ pub use clock::{Clock, SystemClock};
 pub use event::{Event, EventKind};
 pub use ids::{CommandId, HomeId, InstanceId, PermissionId, SessionKey, TaskId, TurnId};
 pub use log::{LogLevel, LogStream};
+pub use mcp::{McpServer, McpTransport, McpTransports};
 pub use permission::{DecidedBy, PermissionStatus, ToolKind};
 pub use status::{FailureCode, InstanceStatus, TurnState, TurnStatus};

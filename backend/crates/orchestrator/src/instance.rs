@@ -36,6 +36,7 @@ mod reconnect;
 mod relink;
 mod rest;
 mod saved;
+mod setup;
 mod shifts;
 mod turns;
 mod verdict;

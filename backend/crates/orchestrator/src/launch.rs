@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kandev_domain::content::Prompt;
 use kandev_domain::permission::{PermissionDefault, PermissionRules, Remembered};
 use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
-use kandev_domain::{AgentType, FailureCode, InstanceId, SessionKey, TaskId};
+use kandev_domain::{AgentType, FailureCode, InstanceId, McpServer, SessionKey, TaskId, mcp};
 use kandev_runtime::{ContainerSpec, Labels, Mount, MountSource, Network};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -43,8 +43,8 @@ pub struct LaunchRequest {
     pub prompt: Option<Prompt>,
     /// The session to go on with.
     pub session_id: Option<String>,
-    /// For the agent, as ACP has them. They may hold secrets.
-    pub mcp_servers: Vec<Value>,
+    /// For the agent, beside its type's. They may hold secrets.
+    pub mcp_servers: Vec<McpServer>,
     /// How permission requests are answered.
     pub permission_policy: PermissionPolicy,
     /// How long it stays.
@@ -53,6 +53,19 @@ pub struct LaunchRequest {
     pub options: LaunchOptions,
     /// The instance whose session it goes on with.
     pub resumed_from: Option<InstanceId>,
+}
+
+/// How a session is gone on with; what is not said is as its last instance was launched.
+#[derive(Debug, Clone, Default)]
+pub struct ResumeRequest {
+    /// Another session than the instance's own, in the agent's words.
+    pub session: Option<String>,
+    /// Added to the environment.
+    pub env: BTreeMap<String, String>,
+    /// In the place of those of the launch.
+    pub mcp_servers: Option<Vec<McpServer>>,
+    /// The first turn.
+    pub prompt: Option<Prompt>,
 }
 
 /// The part of a launch that is stored as it is, for a resume to repeat.
@@ -217,8 +230,8 @@ pub struct InstanceSpec {
     pub workspace: PathBuf,
     /// The launch's environment.
     pub env: BTreeMap<String, String>,
-    /// For the agent.
-    pub mcp_servers: Vec<Value>,
+    /// The type's and the launch's.
+    pub mcp_servers: Vec<McpServer>,
     /// Higher first.
     pub priority: i32,
     /// How permission requests are answered.
@@ -274,14 +287,7 @@ pub fn check(
             "must have 1 to 1024 characters",
         ));
     }
-    for server in &request.mcp_servers {
-        if !server.get("name").is_some_and(Value::is_string) {
-            return Err(LaunchError::invalid(
-                "mcp_servers",
-                "each server is an object with a 'name'",
-            ));
-        }
-    }
+    mcp::check(&request.mcp_servers).map_err(|e| LaunchError::invalid("mcp_servers", e.to_string()))?;
     Ok(crate::workspace::resolve(&request.workspace_path, settings)?)
 }
 

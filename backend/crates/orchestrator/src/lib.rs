@@ -40,7 +40,7 @@ pub use instance::{
     Accepted, AnswerRefused, AskOutcome, AskRefused, Cancelled, Failure, PermissionAnswer, PromptRefused,
     Stopped, View,
 };
-pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources};
+pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources, ResumeRequest};
 pub use orchestrator::{AnswerError, AskError, Launched, Orchestrator, Parts};
 pub use secrets::Sealer;
 pub use settings::Settings;

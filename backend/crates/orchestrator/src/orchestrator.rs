@@ -12,7 +12,7 @@ use std::time::Duration;
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::Refusal;
-use kandev_domain::{AgentType, Clock, InstanceId, TaskId};
+use kandev_domain::{AgentType, Clock, InstanceId, McpServer, TaskId, mcp};
 use kandev_runtime::ContainerRuntime;
 use kandev_store::instances::{self, Instance, NewInstance};
 use kandev_store::journal::Position;
@@ -29,7 +29,7 @@ use crate::command::{self, Command};
 use crate::fresh::Stored;
 use crate::instance::{Actor, Handle, Parts as ActorParts, View};
 use crate::journal::{Journal, Trouble};
-use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, TASK_DESCRIPTION};
+use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeRequest, TASK_DESCRIPTION};
 use crate::retention::RemovedTotals;
 use crate::secrets::Sealer;
 use crate::settings::Settings;
@@ -70,7 +70,17 @@ pub struct Parts {
 #[derive(Serialize, Deserialize)]
 struct Secrets {
     env: BTreeMap<String, String>,
+    /// JSON text.
     mcp_servers: String,
+}
+
+impl Secrets {
+    /// Those of the launch. What an older version took and this one does not know is left out.
+    fn mcp_servers(&self) -> Vec<McpServer> {
+        let servers: Vec<Value> = serde_json::from_str(&self.mcp_servers).unwrap_or_default();
+        let read = |server| serde_json::from_value(server).ok();
+        servers.into_iter().filter_map(read).collect()
+    }
 }
 
 /// The instances of this process.
@@ -299,13 +309,14 @@ impl Orchestrator {
         let workspace_path = workspace.to_string_lossy();
         let record = self.record(id, term.fence, &task_id, &request, &workspace_path);
         kandev_store::within(STORE_LIMIT, record).await?;
+        let mcp_servers = mcp::merge(&agent_type.mcp_servers, &request.mcp_servers);
         let spec = InstanceSpec {
             id,
             task_id,
             agent_type,
             workspace,
             env: request.env,
-            mcp_servers: request.mcp_servers,
+            mcp_servers,
             priority: request.priority,
             permission_policy: request.permission_policy,
             lifecycle: request.lifecycle,
@@ -419,14 +430,11 @@ impl Orchestrator {
             .map_err(|e| LaunchError::Internal(e.to_string()))
     }
 
-    /// Launches a fresh instance, as one that has ended was launched, that goes on with its session, or with this one. `env` is
-    /// added to the old one's.
+    /// Launches a fresh instance, as one that has ended was launched, that goes on with its session, or with another one.
     pub async fn resume(
         self: &Arc<Self>,
         id: InstanceId,
-        session: Option<String>,
-        env: BTreeMap<String, String>,
-        prompt: Option<Prompt>,
+        how: ResumeRequest,
     ) -> Result<Launched, LaunchError> {
         let old = kandev_store::within(STORE_LIMIT, instances::get(&self.shared.pool, id))
             .await?
@@ -434,12 +442,12 @@ impl Orchestrator {
         if !old.status.is_final() {
             return Err(LaunchError::NotResumable(Refusal::StillActive.to_string()));
         }
-        let Some(session_id) = session.or_else(|| old.session_id.clone()) else {
+        let Some(session_id) = how.session.clone().or_else(|| old.session_id.clone()) else {
             return Err(LaunchError::NotResumable(
                 "the instance never had a session".to_owned(),
             ));
         };
-        let request = self.repeat(old, session_id, env, prompt)?;
+        let request = self.repeat(old, session_id, how)?;
         self.launch(request).await
     }
 
@@ -447,9 +455,9 @@ impl Orchestrator {
         &self,
         old: Instance,
         session_id: String,
-        env: BTreeMap<String, String>,
-        prompt: Option<Prompt>,
+        how: ResumeRequest,
     ) -> Result<LaunchRequest, LaunchError> {
+        let env = how.env;
         let mut secrets = match self.shared.sealer.open::<Secrets>(old.id, &old.env_sealed) {
             Ok(secrets) => secrets,
             // The deployment's key has changed: the caller has to say again what was secret.
@@ -468,8 +476,7 @@ impl Orchestrator {
         secrets.env.extend(env);
         // The first prompt of the old instance was its own.
         secrets.env.remove(TASK_DESCRIPTION);
-        let mcp_servers =
-            serde_json::from_str(&secrets.mcp_servers).map_err(|e| LaunchError::Internal(e.to_string()))?;
+        let mcp_servers = how.mcp_servers.unwrap_or_else(|| secrets.mcp_servers());
         let options = serde_json::from_str(&old.launch).map_err(|e| LaunchError::Internal(e.to_string()))?;
         let metadata = old.metadata.as_object().cloned().unwrap_or_default();
         Ok(LaunchRequest {
@@ -479,7 +486,7 @@ impl Orchestrator {
             env: secrets.env,
             priority: old.priority,
             metadata,
-            prompt,
+            prompt: how.prompt,
             session_id: Some(session_id),
             mcp_servers,
             permission_policy: old.permission_policy,

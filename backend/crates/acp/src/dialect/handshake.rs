@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use kandev_domain::McpTransports;
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::PromptCapabilities;
 use serde_json::value::RawValue;
@@ -111,15 +112,6 @@ pub struct SessionMethods {
     pub close: bool,
     /// `session/delete`.
     pub delete: bool,
-}
-
-/// Optional MCP transports.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct McpTransports {
-    /// Streamable HTTP.
-    pub http: bool,
-    /// Server-sent events.
-    pub sse: bool,
 }
 
 /// One way to authenticate.

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::actor::{Actor, Phase};
 use super::choices::Setting;
 use super::handshake::Call;
+use super::setup::{MCP_SERVERS, Setup, Told};
 use crate::command::{Answer, Reply};
 
 /// How many may wait for the agent at once.
@@ -146,24 +147,38 @@ impl Actor {
     }
 
     /// What is to be sent, if it can be now.
-    fn request_of(&self, ask: &Ask) -> Result<serde_json::Value, AskRefused> {
+    fn request_of(&mut self, ask: &Ask) -> Result<serde_json::Value, AskRefused> {
         let ready = matches!(self.phase, Phase::Ready) && self.ending.is_none();
-        let (Some(agent), Some(session), true) = (&self.agent, &self.session, ready) else {
+        let (Some(agent), Some(session), true) = (&self.agent, self.session.clone(), ready) else {
             return Err(AskRefused::NotReady);
         };
+        let dialect = agent.dialect;
         if self.asks.0.len() >= AT_ONCE {
             return Err(AskRefused::TooMany);
         }
         if matches!(ask, Ask::Compact) && self.turns.running.is_some() {
             return Err(AskRefused::Busy);
         }
+        let setup = self.setup_of(ask);
+        self.log_skipped(&setup);
         let place = Place {
             session_id: &session.id,
             cwd: &self.spec.agent_type.working_dir,
-            mcp_servers: &self.spec.mcp_servers,
+            mcp_servers: &setup.servers,
+            additional: &setup.additional,
         };
-        let params = ask.params(agent.dialect, place);
+        let params = ask.params(dialect, place);
         params.ok_or_else(|| AskRefused::Unsupported(ask.method().to_owned()))
+    }
+
+    /// What a branch is opened with.
+    fn setup_of(&self, ask: &Ask) -> Setup {
+        match ask {
+            Ask::Fork { mcp_servers, .. } => {
+                self.setup_with(mcp_servers.as_ref().unwrap_or(&self.spec.mcp_servers))
+            }
+            _ => Setup::default(),
+        }
     }
 
     /// The agent's answer to one of them.
@@ -204,13 +219,13 @@ impl Actor {
                     self.facet("models", &models);
                 }
             }
-            Ask::Fork { .. } => self.was_forked(result),
+            Ask::Fork { .. } => self.was_forked(result, &self.setup_of(ask).told),
             Ask::Plan { .. } | Ask::Compact | Ask::Authenticate { .. } | Ask::Logout | Ask::Rpc { .. } => {}
         }
     }
 
     /// The branch is a session of its own, which can be resumed.
-    fn was_forked(&mut self, result: &RawValue) {
+    fn was_forked(&mut self, result: &RawValue, told: &[Told]) {
         let info = dialect::session_established(Dialect::Acp, result);
         let Some(id) = info.session_id else { return };
         let key = SessionKey::generate();
@@ -220,6 +235,7 @@ impl Actor {
             ("modes", info.modes),
             ("models", info.models),
             ("config_options", info.config_options),
+            (MCP_SERVERS, Some(super::raw(&told))),
         ];
         for (facet, value) in facets {
             if let Some(value) = value {
@@ -231,7 +247,7 @@ impl Actor {
             }
         }
         let from = self.session.as_ref().map(|session| &session.id);
-        let data = json!({"session_id": id, "how": "forked", "forked_from": from});
+        let data = json!({"session_id": id, "how": "forked", "forked_from": from, "mcp_servers": told});
         self.event(EventKind::Session, &data);
     }
 

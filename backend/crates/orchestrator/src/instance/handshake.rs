@@ -15,13 +15,14 @@ use kandev_store::sessions::{NewSession, SessionFacet};
 use kandev_store::tasks::TaskMetadata;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::actor::{Actor, Phase, SessionRef};
 use super::asks::Asked;
 use super::choices::{self, Offered, Setting, Step};
 use super::ending::{Cause, Failure};
+use super::setup::{MCP_SERVERS, Setup};
 use crate::launch::{OnLost, ResumeFrom};
 
 /// What an answer of the agent's belongs to.
@@ -178,6 +179,8 @@ impl Actor {
         };
         self.peer.set_lenient_ids(negotiated.dialect == Dialect::Kandev);
         self.agent = Some(negotiated);
+        let setup = self.setup();
+        self.log_skipped(&setup);
         self.open_session();
     }
 
@@ -185,14 +188,15 @@ impl Actor {
         let Some(agent) = &self.agent else { return };
         let (dialect, methods) = (agent.dialect, agent.session);
         let cwd = self.spec.agent_type.working_dir.clone();
-        let servers = std::mem::take(&mut self.spec.mcp_servers);
-        let none = Map::new();
+        let Setup {
+            servers, additional, ..
+        } = self.setup();
         let resume = self.resuming().cloned();
         let call = match resume {
-            None => (Call::NewSession, dialect.session_new(&cwd, &servers, &none)),
+            None => (Call::NewSession, dialect.session_new(&cwd, &servers, &additional)),
             Some(resume) => {
                 // With a history of our own a silent resume is enough. Without one the replay is the history.
-                let silent = dialect.session_resume(&resume.session_id, &cwd, &servers, &none);
+                let silent = dialect.session_resume(&resume.session_id, &cwd, &servers, &additional);
                 let known = resume.key.is_some();
                 match silent.filter(|_| methods.resume && (known || !methods.load)) {
                     Some(call) => (Call::OldSession, call),
@@ -200,18 +204,16 @@ impl Actor {
                         self.replay = known.then(Replay::default);
                         (
                             Call::OldSession,
-                            dialect.session_load(&resume.session_id, &cwd, &servers, &none),
+                            dialect.session_load(&resume.session_id, &cwd, &servers, &additional),
                         )
                     }
                     None => {
-                        self.spec.mcp_servers = servers;
                         let error = RpcError::method_not_found("session/load");
                         return self.session_lost("the agent cannot resume sessions".to_owned(), &error);
                     }
                 }
             }
         };
-        self.spec.mcp_servers = servers;
         self.call(call.0, call.1);
     }
 
@@ -314,7 +316,9 @@ impl Actor {
             entries,
         }));
         let replayed = self.replay.take().map(|r| r.updates);
-        let data = json!({"session_id": id, "how": how, "replayed_updates": replayed});
+        let told = self.setup().told;
+        self.facet(MCP_SERVERS, &super::raw(&told));
+        let data = json!({"session_id": id, "how": how, "replayed_updates": replayed, "mcp_servers": told});
         self.event(EventKind::Session, &data);
         for (facet, value) in std::mem::take(&mut self.early_facets) {
             self.outbox.facet(SessionFacet {

@@ -82,6 +82,10 @@ mod tests {
         assert!(matches!(two, Err(LaunchError::Invalid { field: "prompt", .. })));
     }
 
+    fn server() -> kandev_domain::McpServer {
+        serde_json::from_value(json!({"name": "s", "command": "/s"})).unwrap()
+    }
+
     #[test]
     fn what_it_cannot_be_told_is_refused() {
         let refused = |change: fn(&mut LaunchRequest)| {
@@ -93,7 +97,7 @@ mod tests {
             }
         };
         assert_eq!(refused(|r| r.session_id = Some("s".to_owned())), "session_id");
-        assert_eq!(refused(|r| r.mcp_servers.push(json!({}))), "mcp_servers");
+        assert_eq!(refused(|r| r.mcp_servers.push(server())), "mcp_servers");
         assert_eq!(refused(|r| r.options.mode = Some("m".to_owned())), "mode");
         assert_eq!(refused(|r| r.options.model = Some("m".to_owned())), "model");
         let image = json!({"type": "image", "mimeType": "image/png", "data": "AA=="});

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kandev_acp::{Dialect, Effect, KandevState, read_update};
 use kandev_domain::content::Prompt;
-use kandev_domain::{EventKind, TurnStatus};
+use kandev_domain::{EventKind, TurnStatus, mcp};
 use kandev_store::instances::Instance;
 use kandev_store::journal::EventQuery;
 use kandev_store::turns::Turn;
@@ -34,9 +34,7 @@ impl Orchestrator {
         let (Some(saved), Ok(secrets), Ok(options)) = (saved, secrets, options) else {
             return Ok(false);
         };
-        let Ok(mcp_servers) = serde_json::from_str(&secrets.mcp_servers) else {
-            return Ok(false);
-        };
+        let mcp_servers = mcp::merge(&saved.entry.mcp_servers, &secrets.mcp_servers());
         let mut saved = saved;
         for seq in saved.inside.lines() {
             if let Some(line) = kandev_store::journal::line(pool, instance.id, seq).await? {

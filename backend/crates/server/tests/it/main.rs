@@ -22,6 +22,7 @@ mod inside;
 mod legacy;
 mod logs;
 mod main_job;
+mod mcp_servers;
 mod missed_output;
 mod outage;
 mod ownership;

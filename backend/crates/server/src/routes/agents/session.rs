@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
-use kandev_domain::{InstanceStatus, SessionKey};
+use kandev_domain::{InstanceStatus, McpTransport, SessionKey};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -46,6 +46,20 @@ pub struct SessionState {
     usage: Option<Box<RawValue>>,
     #[schema(value_type = Option<String>)]
     title: Option<Box<RawValue>>,
+    /// What became of the MCP servers that it was to be given when it was last opened.
+    #[schema(value_type = Option<Vec<McpServerTold>>)]
+    pub(super) mcp_servers: Option<Box<RawValue>>,
+}
+
+/// What became of an MCP server. Its command, URL, environment and headers are not shown.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct McpServerTold {
+    name: String,
+    r#type: McpTransport,
+    /// `handed` to the agent, or `skipped`.
+    status: String,
+    /// Why it was skipped.
+    reason: Option<String>,
 }
 
 impl SessionState {
@@ -76,6 +90,7 @@ impl SessionState {
             plan: take("plan"),
             usage: take("usage"),
             title: take("title"),
+            mcp_servers: take("mcp_servers"),
         }
     }
 }

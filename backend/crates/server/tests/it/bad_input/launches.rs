@@ -104,6 +104,23 @@ async fn are_refused_by_the_field() {
         ("mcp_servers", json!({"mcp_servers": [{}]})),
         ("mcp_servers", json!({"mcp_servers": ["x"]})),
         ("mcp_servers", json!({"mcp_servers": {"name": "x"}})),
+        ("mcp_servers[0]", json!({"mcp_servers": [{"name": "x"}]})),
+        (
+            "mcp_servers[1].type",
+            json!({"mcp_servers": [{"name": "x", "command": "x"}, {"name": "y", "type": "pipe"}]}),
+        ),
+        (
+            "mcp_servers[0].args",
+            json!({"mcp_servers": [{"name": "x", "command": "x", "args": "-v"}]}),
+        ),
+        (
+            "mcp_servers[0]",
+            json!({"mcp_servers": [{"name": "x", "type": "http", "url": "file:///x"}]}),
+        ),
+        (
+            "mcp_servers",
+            json!({"mcp_servers": [{"name": "x", "command": "x"}, {"name": "x", "command": "y"}]}),
+        ),
         ("mode", json!({"mode": 7})),
         ("config_options", json!({"config_options": []})),
         ("permission_policy", json!({"permission_policy": "perhaps"})),

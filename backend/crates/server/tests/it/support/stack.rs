@@ -172,6 +172,20 @@ impl Stack {
         self.dir.path().join("workspace")
     }
 
+    /// What the mock agent was sent so far, with `MOCK_INPUT_COPY` at `/workspace/input`.
+    pub(crate) fn sent(&self) -> Vec<Value> {
+        let input = std::fs::read_to_string(self.workspace().join("input")).unwrap();
+        let frame = |line: &str| serde_json::from_str(line).unwrap();
+        input.lines().map(frame).collect()
+    }
+
+    /// The parameters of the requests of this method among them, in order.
+    pub(crate) fn sent_to(&self, method: &str) -> Vec<Value> {
+        let sent = self.sent();
+        let of_it = sent.iter().filter(|frame| frame["method"] == method);
+        of_it.map(|frame| frame["params"].clone()).collect()
+    }
+
     /// A path of the test's own directory.
     pub(crate) fn path(&self, sub: &str) -> PathBuf {
         self.dir.path().join(sub)
