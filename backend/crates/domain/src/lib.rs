@@ -10,13 +10,14 @@ pub mod ids;
 pub mod lifecycle;
 pub mod log;
 pub mod mcp;
+pub mod media;
 pub mod permission;
 pub mod status;
 
 pub use agent_type::AgentType;
 pub use clock::{Clock, SystemClock};
 pub use event::{Event, EventKind};
-pub use ids::{CommandId, HomeId, InstanceId, PermissionId, SessionKey, TaskId, TurnId};
+pub use ids::{CommandId, HomeId, InstanceId, PermissionId, SessionKey, TaskId, TurnId, UploadId};
 pub use log::{LogLevel, LogStream};
 pub use mcp::{McpServer, McpTransport, McpTransports};
 pub use permission::{DecidedBy, PermissionStatus, ToolKind};

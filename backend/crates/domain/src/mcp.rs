@@ -264,6 +264,7 @@ impl McpServer {
     }
 
     /// The same without anything that may be secret.
+    #[must_use]
     pub fn shown(&self) -> Self {
         const HIDDEN: &str = "(secret)";
         let mut shown = self.clone();

@@ -1,6 +1,7 @@
 //! The way in: launches, and commands to instances.
 
 mod asks;
+mod files;
 mod permissions;
 mod resume;
 mod take_up;
@@ -17,6 +18,7 @@ use kandev_runtime::ContainerRuntime;
 use kandev_store::instances::{self, Instance, NewInstance};
 use kandev_store::journal::Position;
 use kandev_store::tasks::{self, Task};
+use kandev_store::uploads::{self, NewUpload};
 use kandev_store::{Fence, PgPool, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -38,7 +40,10 @@ use crate::wakes::{self, Wakes};
 use crate::{Shared, lease, reconcile, retention};
 
 pub use asks::AskError;
+pub use files::FileError;
 pub use permissions::AnswerError;
+
+use files::Workplace;
 
 /// How long instances have to end when the server does, beyond their own graces.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(15);
@@ -296,6 +301,16 @@ impl Orchestrator {
                 .await
                 .map_err(|e| LaunchError::Internal(e.to_string()))??
         };
+        let id = InstanceId::generate();
+        let copies = match &mut request.prompt {
+            Some(prompt) => {
+                let place = Workplace::of(workspace.clone(), Some(&agent_type));
+                let copies = self.take_in(prompt, &place, id).await?;
+                self.load_uploads(prompt).await?;
+                copies
+            }
+            None => Vec::new(),
+        };
         let term = self.shared.lease.registered().await?;
         let resume = self.session_to_resume(&request).await?;
         if let (Some(resume), true) = (&resume, request.resumed_from.is_some()) {
@@ -303,11 +318,10 @@ impl Orchestrator {
             resume.chosen.supersede(&mut request.options);
         }
         let remembered = self.remembered(resume.as_ref().and_then(|from| from.key)).await?;
-        let id = InstanceId::generate();
         let task_id = request.task_id.clone().unwrap_or_else(TaskId::generate);
         let launching = Launching::new(&self.held, id);
         let workspace_path = workspace.to_string_lossy();
-        let record = self.record(id, term.fence, &task_id, &request, &workspace_path);
+        let record = self.record((id, term.fence), &task_id, &request, &workspace_path, &copies);
         kandev_store::within(STORE_LIMIT, record).await?;
         let mcp_servers = mcp::merge(&agent_type.mcp_servers, &request.mcp_servers);
         let spec = InstanceSpec {
@@ -371,11 +385,11 @@ impl Orchestrator {
 
     async fn record(
         &self,
-        id: InstanceId,
-        held_by: Fence,
+        (id, held_by): (InstanceId, Fence),
         task_id: &TaskId,
         request: &LaunchRequest,
         workspace: &str,
+        copies: &[NewUpload],
     ) -> Result<(), LaunchError> {
         let now = self.shared.clock.now();
         let env_sealed = self.seal(id, request)?;
@@ -412,6 +426,10 @@ impl Orchestrator {
         match instances::insert(&mut tx, &new).await {
             Err(StoreError::TaskBusy { task_id }) => return Err(LaunchError::TaskBusy(task_id)),
             inserted => inserted?,
+        }
+        let limit = self.shared.settings.upload_total_bytes;
+        if !uploads::insert(&mut tx, copies, limit).await? {
+            return Err(FileError::Full { limit }.into());
         }
         tx.commit().await.map_err(StoreError::from)?;
         Ok(())

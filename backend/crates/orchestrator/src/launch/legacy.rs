@@ -21,6 +21,11 @@ pub(crate) fn prepare(request: &mut LaunchRequest) -> Result<(), LaunchError> {
     let Some(prompt) = &request.prompt else {
         return Ok(());
     };
+    if !prompt.paths().is_empty() || !prompt.missing().is_empty() {
+        let problem =
+            "agents of the legacy protocol have no way to be sent files: write the path into the text";
+        return Err(LaunchError::invalid("prompt", problem));
+    }
     prompt
         .supported_by(PromptCapabilities::default())
         .map_err(|e| LaunchError::invalid("prompt", e.to_string()))?;

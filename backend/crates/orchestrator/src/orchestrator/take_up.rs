@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-use super::{ActorParts, Orchestrator, Secrets};
+use super::{ActorParts, FileError, Orchestrator, Secrets};
 use crate::instance::{Saved, TakeUp, ToolKinds};
 use crate::launch::{InstanceSpec, LaunchOptions};
 use crate::lease::Term;
@@ -53,7 +53,15 @@ impl Orchestrator {
             let blocks = serde_json::from_str::<Vec<Value>>(&turn.prompt)
                 .ok()
                 .and_then(|b| Prompt::blocks(b).ok());
-            let Some(prompt) = blocks else { return Ok(false) };
+            let Some(mut prompt) = blocks else {
+                return Ok(false);
+            };
+            match self.load_uploads(&mut prompt).await {
+                Ok(()) => {}
+                Err(FileError::Store(error)) => return Err(error),
+                // Its turn will say so.
+                Err(error) => tracing::warn!(turn_id = %turn.id, %error, "a prompt has lost a file"),
+            }
             queue.push((turn.id, prompt));
         }
         let spec = InstanceSpec {

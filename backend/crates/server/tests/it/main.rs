@@ -28,6 +28,7 @@ mod outage;
 mod ownership;
 mod permissions;
 mod private_postgres;
+mod prompt_content;
 mod protocol;
 mod races;
 mod real_agents;

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 
 use crate::support::{Stack, docker};
@@ -151,6 +151,11 @@ async fn everything_is_clean(stack: &Stack, id: &str) {
     let turns = stack.get(&format!("/agents/{id}/turns")).await.expect(200);
     let asks = stack.get(&format!("/agents/{id}/permissions")).await.expect(200);
     let document = stack.get("/api/v1/openapi.json").await.expect(200);
+    let upload = reqwest::Client::new()
+        .post(stack.url("/uploads"))
+        .body("nothing secret");
+    let upload: Value = upload.send().await.unwrap().json().await.unwrap();
+    let upload = upload["id"].as_str().unwrap().to_owned();
     let mut asked = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
         if item.get("get").is_none() {
@@ -160,6 +165,7 @@ async fn everything_is_clean(stack: &Stack, id: &str) {
             p if p.contains("/sessions/") => instance["session_id"].as_str().unwrap(),
             p if p.contains("/tasks/") => "t",
             p if p.contains("/types/") => "guarded",
+            p if p.contains("/uploads/") => upload.as_str(),
             _ => id,
         };
         let turn = turns["turns"][0]["id"].as_str().unwrap();
