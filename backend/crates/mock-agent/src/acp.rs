@@ -39,6 +39,8 @@ pub(crate) fn handle(agent: &Arc<Agent>, id: Id, method: &str, params: &Value) {
         "session/fork" if agent.config.has("fork") => fork(agent, params).unwrap_or_else(|e| Err(e).into()),
         "session/list" if agent.config.has("list") => list(agent, params).into(),
         "session/close" if agent.config.has("close") => close(agent, params).into(),
+        "session/delete" if agent.config.has("delete") => delete(agent, params).into(),
+        "_mock/echo" => Ok(params.clone()).into(),
         "session/set_mode" if agent.config.has("modes") => change(agent, params, settings::set_mode),
         "session/set_model" if agent.config.has("models") => change(agent, params, settings::set_model),
         "session/set_config_option" if agent.config.has("configOptions") => {
@@ -76,7 +78,7 @@ pub(crate) fn initialize_result(agent: &Agent) -> Value {
     let has = |name: &str| agent.config.has(name);
     let koda = agent.config.dialect == Dialect::Koda;
     let mut session_capabilities = json!({});
-    for name in ["list", "resume", "close", "fork"] {
+    for name in ["list", "resume", "close", "delete", "fork"] {
         if has(name) && !(koda && name != "fork") {
             session_capabilities[name] = json!({});
         }
@@ -326,6 +328,11 @@ fn list(agent: &Agent, params: &Value) -> Answer {
 
 fn close(agent: &Agent, params: &Value) -> Answer {
     agent.close(text(params, "sessionId")?)?;
+    Ok(json!({}))
+}
+
+fn delete(agent: &Agent, params: &Value) -> Answer {
+    agent.delete(text(params, "sessionId")?)?;
     Ok(json!({}))
 }
 

@@ -64,11 +64,12 @@ pub(crate) enum Busy {
 }
 
 /// A capability that can be left out.
-const CAPABILITIES: [&str; 13] = [
+const CAPABILITIES: [&str; 14] = [
     "load",
     "resume",
     "list",
     "close",
+    "delete",
     "fork",
     "image",
     "audio",

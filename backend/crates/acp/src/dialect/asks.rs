@@ -53,6 +53,23 @@ pub enum Ask {
         #[serde(default)]
         mcp_servers: Option<Vec<McpServer>>,
     },
+    /// `session/list`.
+    List {
+        /// Only those of this directory.
+        cwd: Option<String>,
+        /// Of the page before.
+        cursor: Option<String>,
+    },
+    /// `session/close`, of another session than the instance's.
+    Close {
+        /// Which.
+        session_id: String,
+    },
+    /// `session/delete`, of another session than the instance's.
+    Delete {
+        /// Which.
+        session_id: String,
+    },
     /// `authenticate`.
     Authenticate {
         /// One of the agent's ways.
@@ -93,6 +110,9 @@ impl Ask {
             Self::Plan { .. } => "session/set_plan",
             Self::Compact => "session/compact",
             Self::Fork { .. } => "session/fork",
+            Self::List { .. } => "session/list",
+            Self::Close { .. } => "session/close",
+            Self::Delete { .. } => "session/delete",
             Self::Authenticate { .. } => "authenticate",
             Self::Logout => "logout",
             Self::Rpc { method, .. } => method,
@@ -131,6 +151,18 @@ impl Ask {
                     params["_meta"] = json!({ENTRY_MARK: before});
                 }
                 ("", params)
+            }
+            Self::List { cwd, cursor } => {
+                let mut params = json!({});
+                for (name, value) in [("cwd", cwd), ("cursor", cursor)] {
+                    if let Some(value) = value {
+                        params[name] = json!(value);
+                    }
+                }
+                ("", params)
+            }
+            Self::Close { session_id } | Self::Delete { session_id } => {
+                ("", json!({"sessionId": session_id}))
             }
             Self::Logout => ("", json!({})),
         };
@@ -190,6 +222,23 @@ mod tests {
             params(&plan),
             json!({"sessionId": "s", "entries": [{"content": "a"}]})
         );
+        let session_id = || "t".to_owned();
+        for ask in [
+            Ask::Close {
+                session_id: session_id(),
+            },
+            Ask::Delete {
+                session_id: session_id(),
+            },
+        ] {
+            assert_eq!(params(&ask), json!({"sessionId": "t"}));
+        }
+        let list = Ask::List {
+            cwd: Some("/w".to_owned()),
+            cursor: None,
+        };
+        assert_eq!(params(&list), json!({"cwd": "/w"}));
+        serde_json::from_value::<official::ListSessionsRequest>(params(&list)).unwrap();
         let effort = Ask::ReasoningEffort {
             effort: "high".to_owned(),
         };

@@ -50,18 +50,18 @@ const AGENTS: &[Row] = &[
     ),
     (
         "session/list",
-        "`/rpc`",
-        &["any_other_method_is_called_and_answered_as_it_is"],
+        "`GET /agents/{id}/sessions`",
+        &["the_agents_sessions_are_listed_with_what_kandev_knows_of_them"],
     ),
     (
         "session/close",
-        "`/rpc`, but for the instance's own session; only that refusal is tested",
-        &["any_other_method_is_called_and_answered_as_it_is"],
+        "`POST /agents/{id}/sessions/{session_id}/close`, but for the instance's own session",
+        &["a_branch_is_closed_and_can_still_be_resumed"],
     ),
     (
         "session/delete",
-        "`/rpc`, but for the instance's own session; only that refusal is tested",
-        &["any_other_method_is_called_and_answered_as_it_is"],
+        "`DELETE /agents/{id}/sessions/{session_id}`, but for one that an active instance works in",
+        &["a_deleted_session_is_gone_at_the_agent_and_told_in_our_record"],
     ),
     (
         "session/prompt",

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use kandev_acp::dialect::{self, Ask, Place};
 use kandev_acp::{Dialect, RpcError, outgoing};
 use kandev_domain::{CommandId, EventKind, LogLevel, SessionKey};
-use kandev_store::sessions::SessionFacet;
+use kandev_store::journal::Change;
+use kandev_store::sessions::{SessionDeleted, SessionFacet};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -220,8 +221,28 @@ impl Actor {
                 }
             }
             Ask::Fork { .. } => self.was_forked(result, &self.setup_of(ask).told),
-            Ask::Plan { .. } | Ask::Compact | Ask::Authenticate { .. } | Ask::Logout | Ask::Rpc { .. } => {}
+            Ask::Close { session_id } => self.session_event(session_id, "closed"),
+            Ask::Delete { session_id } => {
+                self.outbox.change(Change::SessionDeleted(SessionDeleted {
+                    session_id: session_id.clone(),
+                    agent_type: self.spec.agent_type.id.clone(),
+                    workspace_path: self.spec.workspace.to_string_lossy().into_owned(),
+                    deleted_at: self.shared.clock.now(),
+                }));
+                self.session_event(session_id, "deleted");
+            }
+            Ask::Plan { .. }
+            | Ask::Compact
+            | Ask::List { .. }
+            | Ask::Authenticate { .. }
+            | Ask::Logout
+            | Ask::Rpc { .. } => {}
         }
+    }
+
+    /// Another session than the instance's own is not any more what it was.
+    fn session_event(&mut self, session_id: &str, how: &str) {
+        self.event(EventKind::Session, &json!({"session_id": session_id, "how": how}));
     }
 
     /// The branch is a session of its own, which can be resumed.

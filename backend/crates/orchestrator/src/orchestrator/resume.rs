@@ -4,7 +4,7 @@ use kandev_store::sessions;
 
 use super::{Orchestrator, STORE_LIMIT};
 use crate::instance::Choices;
-use crate::launch::{LaunchError, LaunchRequest, ResumeFrom};
+use crate::launch::{LaunchError, LaunchRequest, OnLost, ResumeFrom};
 
 impl Orchestrator {
     /// What is known of it; none if the launch begins a session of its own.
@@ -25,6 +25,11 @@ impl Orchestrator {
             Ok::<_, kandev_store::StoreError>((known, facets))
         };
         let (known, facets) = kandev_store::within(STORE_LIMIT, look).await?;
+        let is_deleted = known.as_ref().is_some_and(|session| session.deleted_at.is_some());
+        if is_deleted && request.options.on_lost == OnLost::Fail {
+            let text = "the agent has deleted the session".to_owned();
+            return Err(LaunchError::NotResumable(text));
+        }
         Ok(Some(ResumeFrom {
             session_id: session_id.clone(),
             key: known.map(|s| s.key),

@@ -7,6 +7,7 @@
     reason = "a helper of a test fails the test"
 )]
 
+mod agent_sessions;
 mod all_events;
 mod architecture;
 mod asks;
