@@ -78,7 +78,14 @@ pub(crate) fn initialize_result(agent: &Agent) -> Value {
     let has = |name: &str| agent.config.has(name);
     let koda = agent.config.dialect == Dialect::Koda;
     let mut session_capabilities = json!({});
-    for name in ["list", "resume", "close", "delete", "fork"] {
+    for name in [
+        "list",
+        "resume",
+        "close",
+        "delete",
+        "additionalDirectories",
+        "fork",
+    ] {
         if has(name) && !(koda && name != "fork") {
             session_capabilities[name] = json!({});
         }

@@ -64,12 +64,13 @@ pub(crate) enum Busy {
 }
 
 /// A capability that can be left out.
-const CAPABILITIES: [&str; 14] = [
+const CAPABILITIES: [&str; 15] = [
     "load",
     "resume",
     "list",
     "close",
     "delete",
+    "additionalDirectories",
     "fork",
     "image",
     "audio",

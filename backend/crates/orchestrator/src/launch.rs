@@ -15,6 +15,7 @@ use crate::instance::Choices;
 use crate::settings::Settings;
 use crate::workspace::WorkspaceError;
 
+pub(crate) mod directories;
 pub(crate) mod legacy;
 
 /// The variable that holds a first prompt.
@@ -95,6 +96,21 @@ pub struct LaunchOptions {
     /// What to do when the session cannot be resumed.
     #[serde(default)]
     pub on_lost: OnLost,
+    /// Beside the working directory and the type's.
+    #[serde(default)]
+    pub additional_directories: Vec<AdditionalDirectory>,
+}
+
+/// A directory that belongs to an agent's work.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdditionalDirectory {
+    /// In the container.
+    pub path: String,
+    /// The directory of the engine's host that is mounted there; none if it is there already.
+    pub source: Option<String>,
+    /// No writing.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 /// Limits of the container; each in place of the type's.
@@ -248,12 +264,21 @@ pub struct InstanceSpec {
     pub first_prompt: Option<Prompt>,
 }
 
-/// Checks the parts of a request that need no database, and resolves the workspace.
+/// What a check of a request found.
+#[derive(Debug)]
+pub struct Checked {
+    /// The directory to work on, resolved.
+    pub workspace: PathBuf,
+    /// The same for what is mounted beside it.
+    pub directories: Vec<AdditionalDirectory>,
+}
+
+/// Checks the parts of a request that need no database, and resolves its directories.
 pub fn check(
     request: &LaunchRequest,
     agent_type: &AgentType,
     settings: &Settings,
-) -> Result<PathBuf, LaunchError> {
+) -> Result<Checked, LaunchError> {
     if !agent_type.enabled {
         return Err(LaunchError::DisabledType(agent_type.id.clone()));
     }
@@ -288,7 +313,10 @@ pub fn check(
         ));
     }
     mcp::check(&request.mcp_servers).map_err(|e| LaunchError::invalid("mcp_servers", e.to_string()))?;
-    Ok(crate::workspace::resolve(&request.workspace_path, settings)?)
+    Ok(Checked {
+        workspace: crate::workspace::resolve(&request.workspace_path, settings)?,
+        directories: directories::resolve(&request.options.additional_directories, agent_type, settings)?,
+    })
 }
 
 fn check_env(env: &BTreeMap<String, String>) -> Result<(), LaunchError> {

@@ -40,7 +40,9 @@ pub use instance::{
     Accepted, AnswerRefused, AskOutcome, AskRefused, Cancelled, Failure, PermissionAnswer, PromptRefused,
     Stopped, View,
 };
-pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources, ResumeRequest};
+pub use launch::{
+    AdditionalDirectory, LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources, ResumeRequest,
+};
 pub use orchestrator::{AnswerError, AskError, FileError, Launched, Orchestrator, Parts};
 pub use secrets::Sealer;
 pub use settings::Settings;

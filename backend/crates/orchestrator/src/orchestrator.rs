@@ -31,7 +31,9 @@ use crate::command::{self, Command};
 use crate::fresh::Stored;
 use crate::instance::{Actor, Handle, Parts as ActorParts, View};
 use crate::journal::{Journal, Trouble};
-use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, ResumeRequest, TASK_DESCRIPTION};
+use crate::launch::{
+    self, Checked, InstanceSpec, LaunchError, LaunchRequest, ResumeRequest, TASK_DESCRIPTION,
+};
 use crate::retention::RemovedTotals;
 use crate::secrets::Sealer;
 use crate::settings::Settings;
@@ -283,7 +285,7 @@ impl Orchestrator {
         if self.closing.is_cancelled() {
             return Err(LaunchError::ShuttingDown);
         }
-        let agent_type = self
+        let mut agent_type = self
             .catalogue
             .get(&request.agent_type)
             .ok_or_else(|| LaunchError::UnknownType(request.agent_type.clone()))?
@@ -292,7 +294,10 @@ impl Orchestrator {
         if agent_type.protocol == Protocol::Legacy {
             launch::legacy::prepare(&mut request)?;
         }
-        let workspace = {
+        let Checked {
+            workspace,
+            directories,
+        } = {
             // Looking at the file system can block.
             let (request, agent_type) = (request.clone(), agent_type.clone());
             let settings = self.shared.settings.clone();
@@ -301,6 +306,8 @@ impl Orchestrator {
                 .await
                 .map_err(|e| LaunchError::Internal(e.to_string()))??
         };
+        launch::directories::add(&mut agent_type, &directories);
+        request.options.additional_directories = directories;
         let id = InstanceId::generate();
         let copies = match &mut request.prompt {
             Some(prompt) => {

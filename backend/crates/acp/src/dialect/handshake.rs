@@ -112,6 +112,8 @@ pub struct SessionMethods {
     pub close: bool,
     /// `session/delete`.
     pub delete: bool,
+    /// `additionalDirectories` of those that open a session.
+    pub additional_directories: bool,
 }
 
 /// One way to authenticate.
@@ -214,6 +216,7 @@ fn acp(fields: &Fields<'_>, result: &RawValue) -> Negotiated {
             list: session.offers("list"),
             close: session.offers("close"),
             delete: session.offers("delete"),
+            additional_directories: session.offers("additionalDirectories"),
         },
         mcp: McpTransports {
             http: mcp.flag("http"),

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::actor::{Actor, Phase};
 use super::choices::Setting;
 use super::handshake::Call;
-use super::setup::{MCP_SERVERS, Setup, Told};
+use super::setup::{DIRECTORIES, MCP_SERVERS, Setup};
 use crate::command::{Answer, Reply};
 
 /// How many may wait for the agent at once.
@@ -220,7 +220,7 @@ impl Actor {
                     self.facet("models", &models);
                 }
             }
-            Ask::Fork { .. } => self.was_forked(result, &self.setup_of(ask).told),
+            Ask::Fork { .. } => self.was_forked(result, &self.setup_of(ask)),
             Ask::Close { session_id } => self.session_event(session_id, "closed"),
             Ask::Delete { session_id } => {
                 self.outbox.change(Change::SessionDeleted(SessionDeleted {
@@ -246,7 +246,7 @@ impl Actor {
     }
 
     /// The branch is a session of its own, which can be resumed.
-    fn was_forked(&mut self, result: &RawValue, told: &[Told]) {
+    fn was_forked(&mut self, result: &RawValue, setup: &Setup) {
         let info = dialect::session_established(Dialect::Acp, result);
         let Some(id) = info.session_id else { return };
         let key = SessionKey::generate();
@@ -256,7 +256,8 @@ impl Actor {
             ("modes", info.modes),
             ("models", info.models),
             ("config_options", info.config_options),
-            (MCP_SERVERS, Some(super::raw(&told))),
+            (MCP_SERVERS, Some(super::raw(&setup.told))),
+            (DIRECTORIES, Some(super::raw(&setup.directories))),
         ];
         for (facet, value) in facets {
             if let Some(value) = value {
@@ -268,7 +269,7 @@ impl Actor {
             }
         }
         let from = self.session.as_ref().map(|session| &session.id);
-        let data = json!({"session_id": id, "how": "forked", "forked_from": from, "mcp_servers": told});
+        let data = json!({"session_id": id, "how": "forked", "forked_from": from, "mcp_servers": setup.told});
         self.event(EventKind::Session, &data);
     }
 

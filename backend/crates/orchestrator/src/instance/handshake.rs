@@ -22,7 +22,7 @@ use super::actor::{Actor, Phase, SessionRef};
 use super::asks::Asked;
 use super::choices::{self, Offered, Setting, Step};
 use super::ending::{Cause, Failure};
-use super::setup::{MCP_SERVERS, Setup};
+use super::setup::{DIRECTORIES, MCP_SERVERS, Setup};
 use crate::launch::{OnLost, ResumeFrom};
 
 /// What an answer of the agent's belongs to.
@@ -316,9 +316,15 @@ impl Actor {
             entries,
         }));
         let replayed = self.replay.take().map(|r| r.updates);
-        let told = self.setup().told;
+        let Setup {
+            told, directories, ..
+        } = self.setup();
         self.facet(MCP_SERVERS, &super::raw(&told));
-        let data = json!({"session_id": id, "how": how, "replayed_updates": replayed, "mcp_servers": told});
+        self.facet(DIRECTORIES, &super::raw(&directories));
+        let data = json!({
+            "session_id": id, "how": how, "replayed_updates": replayed, "mcp_servers": told,
+            "additional_directories": directories,
+        });
         self.event(EventKind::Session, &data);
         for (facet, value) in std::mem::take(&mut self.early_facets) {
             self.outbox.facet(SessionFacet {

@@ -13,6 +13,11 @@ pub(crate) fn prepare(request: &mut LaunchRequest) -> Result<(), LaunchError> {
         (options.mode.is_some(), "mode", "modes"),
         (options.model.is_some(), "model", "models"),
         (!options.config_options.is_empty(), "config_options", "options"),
+        (
+            !options.additional_directories.is_empty(),
+            "additional_directories",
+            "additional directories",
+        ),
     ] {
         if given {
             return Err(LaunchError::Unsupported { field, what });

@@ -15,6 +15,7 @@ mod bad_input;
 mod cancel_restarts;
 mod config;
 mod containers;
+mod directories;
 mod disk_full;
 mod endings;
 mod engine_outage;

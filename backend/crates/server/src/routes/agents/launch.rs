@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::directories::{DirectoryBody, DirectoryFields, DirectoryTold};
 use super::policy::{self, PolicyView};
 use super::session::{McpServerTold, SessionState};
 use super::view::{InstanceError, queue_position};
@@ -55,6 +56,11 @@ pub struct LaunchBody {
     #[schema(value_type = Vec<McpServerFields>)]
     #[serde(default)]
     mcp_servers: Vec<McpServer>,
+    /// Directories that belong to the agent's work beside its working directory: paths in the container, or objects with `path` and
+    /// `source`, a directory of the host to be mounted there. The agent is told of them if it can take that.
+    #[schema(value_type = Vec<DirectoryFields>)]
+    #[serde(default)]
+    additional_directories: Vec<DirectoryBody>,
     /// Session mode to set before the first turn.
     mode: Option<String>,
     /// Model to set before the first turn.
@@ -140,6 +146,9 @@ pub struct LaunchResponse {
     /// What became of the type's and the launch's MCP servers, once there is a session.
     #[schema(value_type = Option<Vec<McpServerTold>>)]
     mcp_servers: Option<Box<RawValue>>,
+    /// What became of the additional directories, once there is a session.
+    #[schema(value_type = Option<Vec<DirectoryTold>>)]
+    additional_directories: Option<Box<RawValue>>,
     /// Why it failed while the caller waited.
     error: Option<InstanceError>,
 }
@@ -191,6 +200,7 @@ pub(super) async fn answer(state: &AppState, id: InstanceId, wait: Wait) -> ApiR
         started_at: instance.created_at,
         session_id: instance.session_id,
         mcp_servers: session.mcp_servers,
+        additional_directories: session.additional_directories,
     })
 }
 
@@ -282,6 +292,7 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
                 Some(OnLostBody::New) => OnLost::New,
                 Some(OnLostBody::Fail) | None => OnLost::Fail,
             },
+            additional_directories: body.additional_directories.into_iter().map(|d| d.0).collect(),
         },
         resumed_from: None,
     })

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::directories::DirectoryTold;
 use crate::edge::extract::ApiPath;
 use crate::error::ApiResult;
 use crate::state::AppState;
@@ -49,6 +50,9 @@ pub struct SessionState {
     /// What became of the MCP servers that it was to be given when it was last opened.
     #[schema(value_type = Option<Vec<McpServerTold>>)]
     pub(super) mcp_servers: Option<Box<RawValue>>,
+    /// The same of additional directories.
+    #[schema(value_type = Option<Vec<DirectoryTold>>)]
+    pub(super) additional_directories: Option<Box<RawValue>>,
 }
 
 /// What became of an MCP server. Its command, URL, environment and headers are not shown.
@@ -91,6 +95,7 @@ impl SessionState {
             usage: take("usage"),
             title: take("title"),
             mcp_servers: take("mcp_servers"),
+            additional_directories: take("additional_directories"),
         }
     }
 }
