@@ -218,7 +218,7 @@ fn with_session_id(mut reply: Reply, session: &Session) -> Reply {
 pub(crate) fn with_load_fault(agent: &Agent, reply: Result<Reply, RpcError>) -> Reply {
     let mut reply = reply.unwrap_or_else(|error| Err(error).into());
     match agent.config.load {
-        Load::Normal | Load::Replay(..) => {}
+        Load::Normal | Load::State | Load::Replay(..) => {}
         Load::Slow(ms) => reply.delay = Delay::Slow(ms),
         Load::Never => reply.delay = Delay::Never,
         Load::Error(code) => reply = Err(RpcError::new(code, "MOCK_LOAD says so")).into(),
@@ -234,13 +234,17 @@ fn load(agent: &Agent, params: &Value) -> Reply {
         let (_, history) = agent.past(id)?;
         let updates = match agent.config.load {
             Load::Replay(n, _) => made_up_replay(n),
+            Load::State => [replay(&history), settings::restored_updates()].concat(),
             _ => replay(&history),
         };
         let session = agent.open(id.to_owned(), "load", cwd, servers, history);
         let mut reply = opened(agent, &session);
         reply.before = update_lines(agent, &session, &updates);
-        if let Load::Replay(_, ms) = agent.config.load {
-            reply.pause = Duration::from_millis(ms);
+        match agent.config.load {
+            Load::Replay(_, ms) => reply.pause = Duration::from_millis(ms),
+            // All that is told has been told before.
+            Load::State => reply.after.clear(),
+            _ => {}
         }
         Ok(reply)
     };

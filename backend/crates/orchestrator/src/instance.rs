@@ -38,6 +38,7 @@ mod rest;
 mod saved;
 mod setup;
 mod shifts;
+mod state;
 mod turns;
 mod verdict;
 mod waits;
@@ -56,7 +57,7 @@ use crate::fresh::Stored;
 
 pub(crate) use actor::{Actor, Parts};
 pub use asks::{AskOutcome, AskRefused};
-pub use choices::Choices;
+pub use choices::{Choices, Offered};
 pub use ending::Failure;
 pub use permissions::{AnswerRefused, PermissionAnswer};
 pub(crate) use permissions::{MAX_REMEMBERED, ToolKinds};

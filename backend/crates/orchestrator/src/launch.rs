@@ -11,7 +11,7 @@ use kandev_runtime::{ContainerSpec, Labels, Mount, MountSource, Network};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::instance::Choices;
+use crate::instance::{Choices, Offered};
 use crate::settings::Settings;
 use crate::workspace::WorkspaceError;
 
@@ -228,6 +228,9 @@ pub struct ResumeFrom {
     /// What was chosen in it at last.
     #[serde(default)]
     pub chosen: Choices,
+    /// What there was to choose from.
+    #[serde(default)]
+    pub offered: Offered,
     /// The agent could not go on with it, and a fresh one is started.
     #[serde(default)]
     pub lost: bool,

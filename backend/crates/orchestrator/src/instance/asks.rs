@@ -10,7 +10,7 @@ use kandev_acp::dialect::{self, Ask, Place};
 use kandev_acp::{Dialect, RpcError, outgoing};
 use kandev_domain::{CommandId, EventKind, LogLevel, SessionKey};
 use kandev_store::journal::Change;
-use kandev_store::sessions::{SessionDeleted, SessionFacet};
+use kandev_store::sessions::SessionDeleted;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -24,6 +24,9 @@ use crate::command::{Answer, Reply};
 
 /// How many may wait for the agent at once.
 const AT_ONCE: usize = 32;
+
+/// Of how many branches it is known what the agent says of them.
+const MAX_BRANCHES: usize = 256;
 
 /// What is kept with an open request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -248,25 +251,19 @@ impl Actor {
     /// The branch is a session of its own, which can be resumed.
     fn was_forked(&mut self, result: &RawValue, setup: &Setup) {
         let info = dialect::session_established(Dialect::Acp, result);
-        let Some(id) = info.session_id else { return };
+        let Some(id) = info.session_id.clone() else { return };
         let key = SessionKey::generate();
         let own = self.session.as_ref().map(|session| session.key);
         self.record_session(key, id.clone(), own);
-        let facets = [
-            ("modes", info.modes),
-            ("models", info.models),
-            ("config_options", info.config_options),
-            (MCP_SERVERS, Some(super::raw(&setup.told))),
-            (DIRECTORIES, Some(super::raw(&setup.directories))),
-        ];
+        self.branches.insert(id.clone(), key);
+        while self.branches.len() > MAX_BRANCHES {
+            self.branches.pop_first();
+        }
+        let mut facets = self.opened_facets(&info);
+        facets.push((MCP_SERVERS, super::raw(&setup.told)));
+        facets.push((DIRECTORIES, super::raw(&setup.directories)));
         for (facet, value) in facets {
-            if let Some(value) = value {
-                self.outbox.facet(SessionFacet {
-                    session_key: key,
-                    facet: facet.into(),
-                    value: value.get().to_owned(),
-                });
-            }
+            self.facet_of(key, facet, &value);
         }
         let from = self.session.as_ref().map(|session| &session.id);
         let data = json!({"session_id": id, "how": "forked", "forked_from": from, "mcp_servers": setup.told});

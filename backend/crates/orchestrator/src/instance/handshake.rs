@@ -23,6 +23,7 @@ use super::asks::Asked;
 use super::choices::{self, Offered, Setting, Step};
 use super::ending::{Cause, Failure};
 use super::setup::{DIRECTORIES, MCP_SERVERS, Setup};
+use super::state;
 use crate::launch::{OnLost, ResumeFrom};
 
 /// What an answer of the agent's belongs to.
@@ -335,7 +336,7 @@ impl Actor {
         }
         self.keep_facets(&info);
         self.outbox.durable();
-        self.plan_configuration(&info);
+        self.plan_configuration(&info, result.get() == "null");
         self.configure_next();
     }
 
@@ -353,6 +354,13 @@ impl Actor {
     }
 
     fn keep_facets(&mut self, info: &dialect::SessionInfo) {
+        for (facet, value) in self.opened_facets(info) {
+            self.facet(facet, &value);
+        }
+    }
+
+    /// What is known of a session that was just opened.
+    pub(super) fn opened_facets(&self, info: &dialect::SessionInfo) -> Vec<state::Facet> {
         let agent = self.agent.as_ref();
         let methods: Vec<&RawValue> = agent
             .iter()
@@ -377,13 +385,22 @@ impl Actor {
             ("protocol", protocol),
             ("modes", info.modes.clone()),
             ("models", info.models.clone()),
-            ("config_options", info.config_options.clone()),
         ];
-        for (facet, value) in facets {
-            if let Some(value) = value {
-                self.facet(facet, &value);
+        let told = facets
+            .into_iter()
+            .filter_map(|(facet, value)| Some((facet, value?)));
+        let mut facets: Vec<state::Facet> = told.collect();
+        if let Some(options) = &info.config_options {
+            facets.extend(state::of_options(options));
+        }
+        // What an earlier instance was in is not what this one is in.
+        let chosen = Offered::of(info).chosen();
+        for (facet, chosen) in [("current_mode", chosen.mode), ("current_model", chosen.model)] {
+            if let Some(chosen) = chosen {
+                facets.push((facet, super::raw(&chosen)));
             }
         }
+        facets
     }
 
     /// Keeps the latest of something that the agent says about its session, which it may do before the session is
@@ -393,30 +410,29 @@ impl Actor {
             self.early_facets.insert(facet.to_owned(), value.to_owned());
             return;
         };
+        self.facet_of(session.key, facet, value);
+    }
+
+    /// The same of a session that is known, this one or another.
+    pub(super) fn facet_of(&mut self, key: SessionKey, facet: &'static str, value: &RawValue) {
         self.outbox.facet(SessionFacet {
-            session_key: session.key,
+            session_key: key,
             facet: facet.into(),
             value: value.get().to_owned(),
         });
     }
 
     /// What has to be set before the first turn, after what the agent says of its session.
-    fn plan_configuration(&mut self, info: &dialect::SessionInfo) {
-        let offered = Offered::new(
-            info.modes.as_deref(),
-            info.models.as_deref(),
-            info.config_options.as_deref(),
-        );
-        let before = self.spec.resume.as_ref().map(|resume| resume.chosen.clone());
-        self.configure = choices::plan(&self.spec.options, &before.unwrap_or_default(), &offered);
+    fn plan_configuration(&mut self, info: &dialect::SessionInfo, says_nothing: bool) {
+        let mut offered = Offered::of(info);
         self.chosen = offered.chosen();
-        // What an earlier instance was in is not what this one is in.
-        if let Some(mode) = self.chosen.mode.clone() {
-            self.facet_value("current_mode", &json!(mode));
+        // Koda says nothing of a session that it takes up; then what it offered before is the best that is known.
+        if let Some(resume) = self.resuming().filter(|_| says_nothing) {
+            offered = resume.offered.clone();
         }
-        if let Some(model) = self.chosen.model.clone() {
-            self.facet_value("current_model", &json!(model));
-        }
+        let before = self.spec.resume.as_ref().map(|resume| resume.chosen.clone());
+        let before = before.unwrap_or_default();
+        self.configure = choices::plan(&self.spec.options, &before, &offered);
     }
 
     fn configure_next(&mut self) {
@@ -456,7 +472,9 @@ impl Actor {
             .map(|a| dialect::session_established(a.dialect, result));
         if let Some(options) = info.and_then(|info| info.config_options) {
             self.chosen.see_options(&options);
-            self.facet("config_options", &options);
+            for (facet, value) in state::of_options(&options) {
+                self.facet(facet, &value);
+            }
         }
     }
 

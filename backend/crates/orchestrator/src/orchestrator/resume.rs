@@ -3,7 +3,7 @@
 use kandev_store::sessions;
 
 use super::{Orchestrator, STORE_LIMIT};
-use crate::instance::Choices;
+use crate::instance::{Choices, Offered};
 use crate::launch::{LaunchError, LaunchRequest, OnLost, ResumeFrom};
 
 impl Orchestrator {
@@ -34,6 +34,7 @@ impl Orchestrator {
             session_id: session_id.clone(),
             key: known.map(|s| s.key),
             chosen: Choices::of_facets(&facets),
+            offered: Offered::of_facets(&facets),
             lost: false,
         }))
     }

@@ -43,6 +43,7 @@ mod secrets;
 mod serve;
 mod service;
 mod session_restarts;
+mod session_state;
 #[cfg(feature = "soak")]
 mod soak;
 mod streams;

@@ -47,6 +47,9 @@ pub struct SessionState {
     usage: Option<Box<RawValue>>,
     #[schema(value_type = Option<String>)]
     title: Option<Box<RawValue>>,
+    /// When the session was last active, in the agent's words.
+    #[schema(value_type = Option<String>)]
+    updated_at: Option<Box<RawValue>>,
     /// What became of the MCP servers that it was to be given when it was last opened.
     #[schema(value_type = Option<Vec<McpServerTold>>)]
     pub(super) mcp_servers: Option<Box<RawValue>>,
@@ -94,6 +97,7 @@ impl SessionState {
             plan: take("plan"),
             usage: take("usage"),
             title: take("title"),
+            updated_at: take("updated_at"),
             mcp_servers: take("mcp_servers"),
             additional_directories: take("additional_directories"),
         }
