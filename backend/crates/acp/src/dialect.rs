@@ -8,8 +8,7 @@ mod outcome;
 pub use asks::{Ask, Place};
 pub use calls::Call;
 pub use handshake::{
-    AuthMethod, ClientInfo, McpTransports, Negotiated, NegotiationError, SessionMethods, initialize_params,
-    negotiate,
+    AuthMethod, ClientInfo, Negotiated, NegotiationError, SessionMethods, initialize_params, negotiate,
 };
 pub use outcome::{PromptOutcome, SessionInfo, UNKNOWN_STOP_REASON, prompt_outcome, session_established};
 

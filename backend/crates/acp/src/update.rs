@@ -66,10 +66,24 @@ pub enum Effect<'a> {
         /// What it does; [`ToolKind::Other`] if ACP does not know it.
         kind: ToolKind,
     },
-    /// The session's title; none when it was cleared.
-    Title(Option<Cow<'a, str>>),
+    /// What is known of the session: each only where it was told.
+    Info {
+        /// Its title.
+        title: Option<Told<'a>>,
+        /// When it was last active, in the agent's words.
+        updated_at: Option<Told<'a>>,
+    },
     /// The turn has ended, in the kandev dialect.
     TurnEnd(TurnEnd),
+}
+
+/// A text that an agent tells, or takes back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told<'a> {
+    /// It is this now.
+    Text(Cow<'a, str>),
+    /// There is none any more.
+    Cleared,
 }
 
 /// How a turn of the kandev dialect ended.
@@ -132,10 +146,10 @@ fn acp<'a>(session_id: Option<Cow<'a, str>>, update: &'a RawValue) -> Update<'a>
         "current_mode_update" => fields.text("currentModeId").map(Effect::Mode),
         "config_option_update" => fields.get("configOptions").map(Effect::ConfigOptions),
         "available_commands_update" => fields.get("availableCommands").map(Effect::Commands),
-        "session_info_update" => match fields.get_even_null("title") {
-            Some(title) if json::is_null(title) => Some(Effect::Title(None)),
-            title => title.and_then(json::text).map(|t| Effect::Title(Some(t))),
-        },
+        "session_info_update" => {
+            let (title, updated_at) = (told(&fields, "title"), told(&fields, "updatedAt"));
+            (title.is_some() || updated_at.is_some()).then_some(Effect::Info { title, updated_at })
+        }
         _ => None,
     };
     Update {
@@ -145,6 +159,15 @@ fn acp<'a>(session_id: Option<Cow<'a, str>>, update: &'a RawValue) -> Update<'a>
         effect: effect.unwrap_or(Effect::None),
         progress: None,
     }
+}
+
+/// A text that was told, or cleared.
+fn told<'a>(fields: &Fields<'a>, name: &str) -> Option<Told<'a>> {
+    let value = fields.get_even_null(name)?;
+    if json::is_null(value) {
+        return Some(Told::Cleared);
+    }
+    json::text(value).map(Told::Text)
 }
 
 fn told_kind<'a>(call: &Fields<'a>) -> Option<Effect<'a>> {
@@ -298,11 +321,23 @@ mod tests {
         let commands = effect(r#"{"sessionUpdate":"available_commands_update","availableCommands":[]}"#);
         assert!(matches!(commands, Effect::Commands(raw) if raw.get() == "[]"));
         let title = effect(r#"{"sessionUpdate":"session_info_update","title":"T"}"#);
-        assert!(matches!(title, Effect::Title(Some(t)) if t == "T"));
+        assert!(matches!(title, Effect::Info { title: Some(Told::Text(t)), updated_at: None } if t == "T"));
         let cleared = effect(r#"{"sessionUpdate":"session_info_update","title":null}"#);
-        assert!(matches!(cleared, Effect::Title(None)));
-        let untouched = effect(r#"{"sessionUpdate":"session_info_update","updatedAt":"x"}"#);
-        assert!(matches!(untouched, Effect::None));
+        assert!(matches!(
+            cleared,
+            Effect::Info {
+                title: Some(Told::Cleared),
+                updated_at: None
+            }
+        ));
+        let active = effect(r#"{"sessionUpdate":"session_info_update","updatedAt":"x"}"#);
+        assert!(matches!(active, Effect::Info { title: None, updated_at: Some(Told::Text(t)) } if t == "x"));
+        for untouched in [
+            r#"{"sessionUpdate":"session_info_update"}"#,
+            r#"{"sessionUpdate":"session_info_update","title":5}"#,
+        ] {
+            assert!(matches!(effect(untouched), Effect::None));
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::mcp::{self, McpServer, McpServerFields};
+
 /// How an agent speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -138,6 +140,15 @@ pub struct AgentType {
     /// What its requests for files may reach.
     #[serde(default)]
     pub fs: FileAccess,
+    /// MCP servers that it is given in every session, as far as it takes their transports. A launch may add its own, and put
+    /// them in the place of these by name.
+    #[schema(value_type = Vec<McpServerFields>)]
+    #[serde(default)]
+    pub mcp_servers: Vec<McpServer>,
+    /// Directories in the container that belong to the agent's work beside the working directory, absolute. It is told of them if
+    /// it can take that, and its requests for files reach them unless `fs.roots` says otherwise. A launch may add its own.
+    #[serde(default)]
+    pub additional_directories: Vec<String>,
     /// May be launched.
     #[serde(default = "default_enabled")]
     pub enabled: bool,
@@ -166,6 +177,14 @@ fn default_network() -> String {
 }
 const fn default_enabled() -> bool {
     true
+}
+
+/// True for an absolute path that is written in one way only, and names something below `/`.
+pub fn is_plain_path(path: &str) -> bool {
+    const LONGEST: usize = 4096;
+    let plain = |part: &str| !matches!(part, "" | "." | "..");
+    let parts = path.strip_prefix('/').map(|rest| rest.split('/').all(plain));
+    parts.unwrap_or(false) && path.len() <= LONGEST && !path.chars().any(char::is_control)
 }
 
 /// A catalogue entry that cannot be right.
@@ -221,6 +240,18 @@ impl AgentType {
         if !(1..=FileAccess::MOST_BYTES).contains(&self.fs.max_file_bytes) {
             return fail("fs.max_file_bytes", "must be 1 to 16777216");
         }
+        if !self.additional_directories.iter().all(|path| is_plain_path(path)) {
+            return fail(
+                "additional_directories",
+                "must be absolute paths, without '.' and '..', and not '/'",
+            );
+        }
+        if let Err(error) = mcp::check(&self.mcp_servers) {
+            return fail("mcp_servers", &error.to_string());
+        }
+        if self.protocol == Protocol::Legacy && !self.mcp_servers.is_empty() {
+            return fail("mcp_servers", "agents of the legacy protocol have none");
+        }
         if self.command.as_ref().is_some_and(Vec::is_empty) {
             return fail("command", "must not be an empty list");
         }
@@ -245,7 +276,13 @@ impl AgentType {
             return self.fs.roots.clone();
         }
         let mounts = self.mounts.iter().map(|mount| mount.target.clone());
-        std::iter::once(self.working_dir.clone()).chain(mounts).collect()
+        let mut roots: Vec<_> = std::iter::once(self.working_dir.clone()).chain(mounts).collect();
+        for path in &self.additional_directories {
+            if !roots.contains(path) {
+                roots.push(path.clone());
+            }
+        }
+        roots
     }
 
     /// True if this variable's value must never be shown: marked by the type, or named like a secret.
@@ -302,11 +339,28 @@ mod tests {
         assert_eq!(t.file_roots(), ["/workspace", "/w"]);
         t.fs = serde_json::from_value(serde_json::json!({"roots": ["/r"]})).unwrap();
         assert_eq!((t.file_roots(), t.validate()), (vec!["/r".to_owned()], Ok(())));
+        t.additional_directories = vec!["/more".to_owned(), "/w".to_owned()];
+        assert_eq!(t.file_roots(), ["/r"], "the operator's word");
+        t.fs.roots.clear();
+        assert_eq!(t.file_roots(), ["/workspace", "/w", "/more"]);
+        t.additional_directories.push("/more/..".to_owned());
+        assert_eq!(t.validate().unwrap_err().field, "additional_directories");
+        t.additional_directories.clear();
         t.fs.roots.push("relative".to_owned());
         assert_eq!(t.validate().unwrap_err().field, "fs.roots");
         t.fs.roots.pop();
         t.fs.max_file_bytes = FileAccess::MOST_BYTES + 1;
         assert_eq!(t.validate().unwrap_err().field, "fs.max_file_bytes");
+    }
+
+    #[test]
+    fn plain_paths_are_written_in_one_way() {
+        assert!(is_plain_path("/a") && is_plain_path("/a/b..c/ d"));
+        for bad in [
+            "", "/", "a", "//", "/a/", "/a//b", "/./a", "/a/..", "/a\0", "/a\n",
+        ] {
+            assert!(!is_plain_path(bad), "{bad:?}");
+        }
     }
 
     #[test]

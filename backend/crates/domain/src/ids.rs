@@ -62,6 +62,11 @@ uuid_id! {
     PermissionId
 }
 
+uuid_id! {
+    /// A file that prompts can name.
+    UploadId
+}
+
 /// A caller's unit of work. Made by kandev it is a UUIDv7; a caller may bring another name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]

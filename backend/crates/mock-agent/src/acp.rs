@@ -39,6 +39,8 @@ pub(crate) fn handle(agent: &Arc<Agent>, id: Id, method: &str, params: &Value) {
         "session/fork" if agent.config.has("fork") => fork(agent, params).unwrap_or_else(|e| Err(e).into()),
         "session/list" if agent.config.has("list") => list(agent, params).into(),
         "session/close" if agent.config.has("close") => close(agent, params).into(),
+        "session/delete" if agent.config.has("delete") => delete(agent, params).into(),
+        "_mock/echo" => Ok(params.clone()).into(),
         "session/set_mode" if agent.config.has("modes") => change(agent, params, settings::set_mode),
         "session/set_model" if agent.config.has("models") => change(agent, params, settings::set_model),
         "session/set_config_option" if agent.config.has("configOptions") => {
@@ -76,7 +78,14 @@ pub(crate) fn initialize_result(agent: &Agent) -> Value {
     let has = |name: &str| agent.config.has(name);
     let koda = agent.config.dialect == Dialect::Koda;
     let mut session_capabilities = json!({});
-    for name in ["list", "resume", "close", "fork"] {
+    for name in [
+        "list",
+        "resume",
+        "close",
+        "delete",
+        "additionalDirectories",
+        "fork",
+    ] {
         if has(name) && !(koda && name != "fork") {
             session_capabilities[name] = json!({});
         }
@@ -209,7 +218,7 @@ fn with_session_id(mut reply: Reply, session: &Session) -> Reply {
 pub(crate) fn with_load_fault(agent: &Agent, reply: Result<Reply, RpcError>) -> Reply {
     let mut reply = reply.unwrap_or_else(|error| Err(error).into());
     match agent.config.load {
-        Load::Normal | Load::Replay(..) => {}
+        Load::Normal | Load::State | Load::Replay(..) => {}
         Load::Slow(ms) => reply.delay = Delay::Slow(ms),
         Load::Never => reply.delay = Delay::Never,
         Load::Error(code) => reply = Err(RpcError::new(code, "MOCK_LOAD says so")).into(),
@@ -225,13 +234,17 @@ fn load(agent: &Agent, params: &Value) -> Reply {
         let (_, history) = agent.past(id)?;
         let updates = match agent.config.load {
             Load::Replay(n, _) => made_up_replay(n),
+            Load::State => [replay(&history), settings::restored_updates()].concat(),
             _ => replay(&history),
         };
         let session = agent.open(id.to_owned(), "load", cwd, servers, history);
         let mut reply = opened(agent, &session);
         reply.before = update_lines(agent, &session, &updates);
-        if let Load::Replay(_, ms) = agent.config.load {
-            reply.pause = Duration::from_millis(ms);
+        match agent.config.load {
+            Load::Replay(_, ms) => reply.pause = Duration::from_millis(ms),
+            // All that is told has been told before.
+            Load::State => reply.after.clear(),
+            _ => {}
         }
         Ok(reply)
     };
@@ -326,6 +339,11 @@ fn list(agent: &Agent, params: &Value) -> Answer {
 
 fn close(agent: &Agent, params: &Value) -> Answer {
     agent.close(text(params, "sessionId")?)?;
+    Ok(json!({}))
+}
+
+fn delete(agent: &Agent, params: &Value) -> Answer {
+    agent.delete(text(params, "sessionId")?)?;
     Ok(json!({}))
 }
 

@@ -350,6 +350,20 @@ impl Agent {
         Ok(())
     }
 
+    /// Forgets a session, in memory and on disk.
+    pub(crate) fn delete(&self, id: &str) -> Result<(), RpcError> {
+        let in_memory = self.close(id);
+        let stored = self.store.as_ref().map(|store| store.delete(id));
+        match stored {
+            Some(Err(e)) if e.kind() != std::io::ErrorKind::NotFound => {
+                let message = format!("session {id} cannot be deleted: {e}");
+                Err(RpcError::new(INTERNAL_ERROR, message))
+            }
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) | None => in_memory,
+        }
+    }
+
     /// Directory and turns of a session in memory or on disk.
     pub(crate) fn past(&self, id: &str) -> Result<(String, Vec<StoredTurn>), RpcError> {
         if let Ok(session) = self.session(id) {

@@ -44,6 +44,8 @@ pub(crate) enum Load {
     Error(i64),
     /// So many updates, so many milliseconds after each.
     Replay(u64, u64),
+    /// After the history it is told what the session is now, before the answer.
+    State,
 }
 
 /// How a request to set mode, model or an option is answered.
@@ -64,11 +66,13 @@ pub(crate) enum Busy {
 }
 
 /// A capability that can be left out.
-const CAPABILITIES: [&str; 13] = [
+const CAPABILITIES: [&str; 15] = [
     "load",
     "resume",
     "list",
     "close",
+    "delete",
+    "additionalDirectories",
     "fork",
     "image",
     "audio",
@@ -231,6 +235,7 @@ fn load(value: &str) -> Result<Load, String> {
         ("slow", ms) => Load::Slow(number(VARIABLE, ms)?),
         ("never", "") => Load::Never,
         ("error", code) => Load::Error(number(VARIABLE, code)?),
+        ("state", "") => Load::State,
         ("replay", rest) => {
             let (count, pause) = split(rest);
             let pause = if pause.is_empty() { "0" } else { pause };

@@ -37,7 +37,9 @@ pub(crate) fn handle(agent: &Arc<Agent>, id: Id, method: &str, params: &Value) {
         "session/set_reasoning_effort" if agent.config.has("models") => change(agent, params, set_effort),
         "session/set_config_option" => change(agent, params, set_config_option),
         "session/set_plan" => change(agent, params, |_, _, params| set_plan(params)),
-        "session/resume" | "session/list" | "session/close" => acp::unknown_method(method).into(),
+        "session/resume" | "session/list" | "session/close" | "session/delete" => {
+            acp::unknown_method(method).into()
+        }
         _ => return acp::handle(agent, id, method, params),
     };
     agent.reply(id, reply);

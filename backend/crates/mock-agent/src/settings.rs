@@ -94,6 +94,16 @@ pub(crate) fn commands_update() -> Value {
     json!({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 }
 
+/// What `MOCK_LOAD=state` says of a session that it takes up.
+pub(crate) fn restored_updates() -> Vec<Value> {
+    let command = json!({"name": "restored", "description": "It was there before"});
+    vec![
+        json!({"sessionUpdate": "available_commands_update", "availableCommands": [command]}),
+        json!({"sessionUpdate": "session_info_update", "title": "Restored"}),
+        json!({"sessionUpdate": "usage_update", "used": 5, "size": 100}),
+    ]
+}
+
 pub(crate) fn set_mode(_: &Agent, settings: &mut Settings, params: &Value) -> Changed {
     let mode = text(params, "modeId")?;
     check("mode", mode, &MODES)?;

@@ -133,6 +133,13 @@ impl Store {
         Ok(Some(Stored { header, turns }))
     }
 
+    /// Removes a session.
+    pub(crate) fn delete(&self, id: &str) -> io::Result<()> {
+        let path = self.path(id).ok_or(io::ErrorKind::NotFound)?;
+        fs::remove_file(path)?;
+        File::open(&self.dir)?.sync_all()
+    }
+
     /// All sessions.
     pub(crate) fn list(&self) -> io::Result<Vec<Stored>> {
         let mut found = Vec::new();
@@ -179,6 +186,9 @@ mod tests {
         assert_eq!(texts, ["zero", "one", "two"]);
         assert_eq!(stored.header.cwd, "/w");
         assert_eq!(store.list().unwrap(), [stored]);
+        store.delete("a-1").unwrap();
+        assert_eq!(store.load("a-1").unwrap(), None);
+        assert!(store.delete("a-1").is_err() && store.delete("../x").is_err());
     }
 
     #[test]

@@ -152,6 +152,7 @@ impl Orchestrator {
         prompt: Prompt,
         when_busy: WhenBusy,
     ) -> Result<Accepted, CommandError> {
+        let prompt = self.with_files(id, prompt).await?;
         let request = Request::Prompt { prompt, when_busy };
         match self.command(id, request, ANSWER_LIMIT).await? {
             Some(Answer::Prompt(answer)) => Ok(answer?),
@@ -359,6 +360,14 @@ async fn take(orchestrator: &Orchestrator) -> Result<bool, StoreError> {
             // Of another version, or key: left to a server that knows it.
             tracing::warn!(%instance_id, command = %id, "a command of another server is not understood");
             continue;
+        };
+        let request = match orchestrator.with_files_again(request).await {
+            Ok(request) => request,
+            Err(refused) => {
+                let answer = Answer::Prompt(Err(refused));
+                commands::answer(&shared.pool, &answer.stored(id)).await?;
+                continue;
+            }
         };
         let reply = Reply::Elsewhere(id);
         match mailbox.try_send(Command { request, reply }) {

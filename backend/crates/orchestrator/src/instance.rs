@@ -40,7 +40,9 @@ mod relink;
 mod rest;
 mod restart;
 mod saved;
+mod setup;
 mod shifts;
+mod state;
 mod turns;
 mod verdict;
 mod waits;
@@ -59,7 +61,7 @@ use crate::fresh::Stored;
 
 pub(crate) use actor::{Actor, Parts};
 pub use asks::{AskOutcome, AskRefused};
-pub use choices::Choices;
+pub use choices::{Choices, Offered};
 pub(crate) use costs::SESSION_COST;
 pub use ending::Failure;
 pub use permissions::{AnswerRefused, PermissionAnswer};

@@ -7,15 +7,16 @@ use kandev_domain::content::Prompt;
 use kandev_domain::permission::{PermissionDefault, PermissionRules, Remembered};
 use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
 use kandev_domain::usage::Cost;
-use kandev_domain::{AgentType, FailureCode, InstanceId, SessionKey, TaskId};
+use kandev_domain::{AgentType, FailureCode, InstanceId, McpServer, SessionKey, TaskId, mcp};
 use kandev_runtime::{ContainerSpec, Labels, Mount, MountSource, Network};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::instance::Choices;
+use crate::instance::{Choices, Offered};
 use crate::settings::Settings;
 use crate::workspace::WorkspaceError;
 
+pub(crate) mod directories;
 pub(crate) mod legacy;
 
 /// The variable that holds a first prompt.
@@ -44,8 +45,8 @@ pub struct LaunchRequest {
     pub prompt: Option<Prompt>,
     /// The session to go on with.
     pub session_id: Option<String>,
-    /// For the agent, as ACP has them. They may hold secrets.
-    pub mcp_servers: Vec<Value>,
+    /// For the agent, beside its type's. They may hold secrets.
+    pub mcp_servers: Vec<McpServer>,
     /// How permission requests are answered.
     pub permission_policy: PermissionPolicy,
     /// How long it stays.
@@ -54,6 +55,19 @@ pub struct LaunchRequest {
     pub options: LaunchOptions,
     /// The instance whose session it goes on with.
     pub resumed_from: Option<InstanceId>,
+}
+
+/// How a session is gone on with; what is not said is as its last instance was launched.
+#[derive(Debug, Clone, Default)]
+pub struct ResumeRequest {
+    /// Another session than the instance's own, in the agent's words.
+    pub session: Option<String>,
+    /// Added to the environment.
+    pub env: BTreeMap<String, String>,
+    /// In the place of those of the launch.
+    pub mcp_servers: Option<Vec<McpServer>>,
+    /// The first turn.
+    pub prompt: Option<Prompt>,
 }
 
 /// The part of a launch that is stored as it is, for a resume to repeat.
@@ -83,6 +97,21 @@ pub struct LaunchOptions {
     /// What to do when the session cannot be resumed.
     #[serde(default)]
     pub on_lost: OnLost,
+    /// Beside the working directory and the type's.
+    #[serde(default)]
+    pub additional_directories: Vec<AdditionalDirectory>,
+}
+
+/// A directory that belongs to an agent's work.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdditionalDirectory {
+    /// In the container.
+    pub path: String,
+    /// The directory of the engine's host that is mounted there; none if it is there already.
+    pub source: Option<String>,
+    /// No writing.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 /// Limits of the container; each in place of the type's.
@@ -203,6 +232,9 @@ pub struct ResumeFrom {
     /// What it had cost then, as far as is known.
     #[serde(default)]
     pub cost: Option<Cost>,
+    /// What there was to choose from.
+    #[serde(default)]
+    pub offered: Offered,
     /// The agent could not go on with it, and a fresh one is started.
     #[serde(default)]
     pub lost: bool,
@@ -225,8 +257,8 @@ pub struct InstanceSpec {
     pub workspace: PathBuf,
     /// The launch's environment.
     pub env: BTreeMap<String, String>,
-    /// For the agent.
-    pub mcp_servers: Vec<Value>,
+    /// The type's and the launch's.
+    pub mcp_servers: Vec<McpServer>,
     /// Higher first.
     pub priority: i32,
     /// How permission requests are answered.
@@ -243,12 +275,21 @@ pub struct InstanceSpec {
     pub first_prompt: Option<Prompt>,
 }
 
-/// Checks the parts of a request that need no database, and resolves the workspace.
+/// What a check of a request found.
+#[derive(Debug)]
+pub struct Checked {
+    /// The directory to work on, resolved.
+    pub workspace: PathBuf,
+    /// The same for what is mounted beside it.
+    pub directories: Vec<AdditionalDirectory>,
+}
+
+/// Checks the parts of a request that need no database, and resolves its directories.
 pub fn check(
     request: &LaunchRequest,
     agent_type: &AgentType,
     settings: &Settings,
-) -> Result<PathBuf, LaunchError> {
+) -> Result<Checked, LaunchError> {
     if !agent_type.enabled {
         return Err(LaunchError::DisabledType(agent_type.id.clone()));
     }
@@ -282,15 +323,11 @@ pub fn check(
             "must have 1 to 1024 characters",
         ));
     }
-    for server in &request.mcp_servers {
-        if !server.get("name").is_some_and(Value::is_string) {
-            return Err(LaunchError::invalid(
-                "mcp_servers",
-                "each server is an object with a 'name'",
-            ));
-        }
-    }
-    Ok(crate::workspace::resolve(&request.workspace_path, settings)?)
+    mcp::check(&request.mcp_servers).map_err(|e| LaunchError::invalid("mcp_servers", e.to_string()))?;
+    Ok(Checked {
+        workspace: crate::workspace::resolve(&request.workspace_path, settings)?,
+        directories: directories::resolve(&request.options.additional_directories, agent_type, settings)?,
+    })
 }
 
 fn check_env(env: &BTreeMap<String, String>) -> Result<(), LaunchError> {

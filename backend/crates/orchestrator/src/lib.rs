@@ -40,8 +40,10 @@ pub use instance::{
     Accepted, AnswerRefused, AskOutcome, AskRefused, Cancelled, Failure, PermissionAnswer, PromptRefused,
     Stopped, View,
 };
-pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources};
-pub use orchestrator::{AnswerError, AskError, Launched, Orchestrator, Parts};
+pub use launch::{
+    AdditionalDirectory, LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources, ResumeRequest,
+};
+pub use orchestrator::{AnswerError, AskError, FileError, Launched, Orchestrator, Parts};
 pub use secrets::Sealer;
 pub use settings::Settings;
 pub use wakes::Wakes;

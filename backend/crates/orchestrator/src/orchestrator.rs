@@ -1,6 +1,7 @@
 //! The way in: launches, and commands to instances.
 
 mod asks;
+mod files;
 mod permissions;
 mod resume;
 mod take_up;
@@ -12,11 +13,12 @@ use std::time::Duration;
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::Refusal;
-use kandev_domain::{AgentType, Clock, InstanceId, TaskId};
+use kandev_domain::{AgentType, Clock, InstanceId, McpServer, TaskId, mcp};
 use kandev_runtime::ContainerRuntime;
 use kandev_store::instances::{self, Instance, NewInstance};
 use kandev_store::journal::Position;
 use kandev_store::tasks::{self, Task};
+use kandev_store::uploads::{self, NewUpload};
 use kandev_store::{Fence, PgPool, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -29,7 +31,9 @@ use crate::command::{self, Command};
 use crate::fresh::Stored;
 use crate::instance::{Actor, Handle, Parts as ActorParts, View};
 use crate::journal::{Journal, Trouble};
-use crate::launch::{self, InstanceSpec, LaunchError, LaunchRequest, TASK_DESCRIPTION};
+use crate::launch::{
+    self, Checked, InstanceSpec, LaunchError, LaunchRequest, ResumeRequest, TASK_DESCRIPTION,
+};
 use crate::retention::RemovedTotals;
 use crate::secrets::Sealer;
 use crate::settings::Settings;
@@ -38,7 +42,10 @@ use crate::wakes::{self, Wakes};
 use crate::{Shared, lease, reconcile, retention};
 
 pub use asks::AskError;
+pub use files::FileError;
 pub use permissions::AnswerError;
+
+use files::Workplace;
 
 /// How long instances have to end when the server does, beyond their own graces.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(15);
@@ -70,7 +77,17 @@ pub struct Parts {
 #[derive(Serialize, Deserialize)]
 struct Secrets {
     env: BTreeMap<String, String>,
+    /// JSON text.
     mcp_servers: String,
+}
+
+impl Secrets {
+    /// Those of the launch. What an older version took and this one does not know is left out.
+    fn mcp_servers(&self) -> Vec<McpServer> {
+        let servers: Vec<Value> = serde_json::from_str(&self.mcp_servers).unwrap_or_default();
+        let read = |server| serde_json::from_value(server).ok();
+        servers.into_iter().filter_map(read).collect()
+    }
 }
 
 /// The instances of this process.
@@ -268,7 +285,7 @@ impl Orchestrator {
         if self.closing.is_cancelled() {
             return Err(LaunchError::ShuttingDown);
         }
-        let agent_type = self
+        let mut agent_type = self
             .catalogue
             .get(&request.agent_type)
             .ok_or_else(|| LaunchError::UnknownType(request.agent_type.clone()))?
@@ -277,7 +294,10 @@ impl Orchestrator {
         if agent_type.protocol == Protocol::Legacy {
             launch::legacy::prepare(&mut request)?;
         }
-        let workspace = {
+        let Checked {
+            workspace,
+            directories,
+        } = {
             // Looking at the file system can block.
             let (request, agent_type) = (request.clone(), agent_type.clone());
             let settings = self.shared.settings.clone();
@@ -286,6 +306,18 @@ impl Orchestrator {
                 .await
                 .map_err(|e| LaunchError::Internal(e.to_string()))??
         };
+        launch::directories::add(&mut agent_type, &directories);
+        request.options.additional_directories = directories;
+        let id = InstanceId::generate();
+        let copies = match &mut request.prompt {
+            Some(prompt) => {
+                let place = Workplace::of(workspace.clone(), Some(&agent_type));
+                let copies = self.take_in(prompt, &place, id).await?;
+                self.load_uploads(prompt).await?;
+                copies
+            }
+            None => Vec::new(),
+        };
         let term = self.shared.lease.registered().await?;
         let resume = self.session_to_resume(&request).await?;
         if let (Some(resume), true) = (&resume, request.resumed_from.is_some()) {
@@ -293,19 +325,19 @@ impl Orchestrator {
             resume.chosen.supersede(&mut request.options);
         }
         let remembered = self.remembered(resume.as_ref().and_then(|from| from.key)).await?;
-        let id = InstanceId::generate();
         let task_id = request.task_id.clone().unwrap_or_else(TaskId::generate);
         let launching = Launching::new(&self.held, id);
         let workspace_path = workspace.to_string_lossy();
-        let record = self.record(id, term.fence, &task_id, &request, &workspace_path);
+        let record = self.record((id, term.fence), &task_id, &request, &workspace_path, &copies);
         kandev_store::within(STORE_LIMIT, record).await?;
+        let mcp_servers = mcp::merge(&agent_type.mcp_servers, &request.mcp_servers);
         let spec = InstanceSpec {
             id,
             task_id,
             agent_type,
             workspace,
             env: request.env,
-            mcp_servers: request.mcp_servers,
+            mcp_servers,
             priority: request.priority,
             permission_policy: request.permission_policy,
             lifecycle: request.lifecycle,
@@ -360,11 +392,11 @@ impl Orchestrator {
 
     async fn record(
         &self,
-        id: InstanceId,
-        held_by: Fence,
+        (id, held_by): (InstanceId, Fence),
         task_id: &TaskId,
         request: &LaunchRequest,
         workspace: &str,
+        copies: &[NewUpload],
     ) -> Result<(), LaunchError> {
         let now = self.shared.clock.now();
         let env_sealed = self.seal(id, request)?;
@@ -402,6 +434,10 @@ impl Orchestrator {
             Err(StoreError::TaskBusy { task_id }) => return Err(LaunchError::TaskBusy(task_id)),
             inserted => inserted?,
         }
+        let limit = self.shared.settings.upload_total_bytes;
+        if !uploads::insert(&mut tx, copies, limit).await? {
+            return Err(FileError::Full { limit }.into());
+        }
         tx.commit().await.map_err(StoreError::from)?;
         Ok(())
     }
@@ -419,14 +455,11 @@ impl Orchestrator {
             .map_err(|e| LaunchError::Internal(e.to_string()))
     }
 
-    /// Launches a fresh instance, as one that has ended was launched, that goes on with its session, or with this one. `env` is
-    /// added to the old one's.
+    /// Launches a fresh instance, as one that has ended was launched, that goes on with its session, or with another one.
     pub async fn resume(
         self: &Arc<Self>,
         id: InstanceId,
-        session: Option<String>,
-        env: BTreeMap<String, String>,
-        prompt: Option<Prompt>,
+        how: ResumeRequest,
     ) -> Result<Launched, LaunchError> {
         let old = kandev_store::within(STORE_LIMIT, instances::get(&self.shared.pool, id))
             .await?
@@ -434,12 +467,12 @@ impl Orchestrator {
         if !old.status.is_final() {
             return Err(LaunchError::NotResumable(Refusal::StillActive.to_string()));
         }
-        let Some(session_id) = session.or_else(|| old.session_id.clone()) else {
+        let Some(session_id) = how.session.clone().or_else(|| old.session_id.clone()) else {
             return Err(LaunchError::NotResumable(
                 "the instance never had a session".to_owned(),
             ));
         };
-        let request = self.repeat(old, session_id, env, prompt)?;
+        let request = self.repeat(old, session_id, how)?;
         self.launch(request).await
     }
 
@@ -447,9 +480,9 @@ impl Orchestrator {
         &self,
         old: Instance,
         session_id: String,
-        env: BTreeMap<String, String>,
-        prompt: Option<Prompt>,
+        how: ResumeRequest,
     ) -> Result<LaunchRequest, LaunchError> {
+        let env = how.env;
         let mut secrets = match self.shared.sealer.open::<Secrets>(old.id, &old.env_sealed) {
             Ok(secrets) => secrets,
             // The deployment's key has changed: the caller has to say again what was secret.
@@ -468,8 +501,7 @@ impl Orchestrator {
         secrets.env.extend(env);
         // The first prompt of the old instance was its own.
         secrets.env.remove(TASK_DESCRIPTION);
-        let mcp_servers =
-            serde_json::from_str(&secrets.mcp_servers).map_err(|e| LaunchError::Internal(e.to_string()))?;
+        let mcp_servers = how.mcp_servers.unwrap_or_else(|| secrets.mcp_servers());
         let options = serde_json::from_str(&old.launch).map_err(|e| LaunchError::Internal(e.to_string()))?;
         let metadata = old.metadata.as_object().cloned().unwrap_or_default();
         Ok(LaunchRequest {
@@ -479,7 +511,7 @@ impl Orchestrator {
             env: secrets.env,
             priority: old.priority,
             metadata,
-            prompt,
+            prompt: how.prompt,
             session_id: Some(session_id),
             mcp_servers,
             permission_policy: old.permission_policy,

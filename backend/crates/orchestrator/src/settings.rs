@@ -22,6 +22,10 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// Longest line of stdout, in bytes.
     pub max_line_bytes: usize,
+    /// Largest file that is taken for prompts, in bytes.
+    pub upload_limit_bytes: u64,
+    /// How many bytes all of them may have.
+    pub upload_total_bytes: u64,
     /// From the container's start until its session is ready.
     pub handshake_timeout: Duration,
     /// From a cancel until the container is ended.
@@ -64,6 +68,8 @@ impl Default for Settings {
             workspace_roots: Vec::new(),
             data_dir: PathBuf::from("/var/lib/kandev"),
             max_line_bytes: kandev_acp::frame::DEFAULT_LINE_LIMIT,
+            upload_limit_bytes: 16 << 20,
+            upload_total_bytes: 4 << 30,
             handshake_timeout: Duration::from_mins(1),
             cancel_grace: Duration::from_secs(10),
             call_timeout: Duration::from_mins(2),

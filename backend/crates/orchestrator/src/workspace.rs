@@ -1,6 +1,11 @@
 //! Which directories an agent may work on.
 
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::settings::Settings;
 
@@ -85,6 +90,92 @@ fn is_forbidden(path: &Path, settings: &Settings) -> bool {
     path == Path::new("/") || SYSTEM.iter().any(|system| path.starts_with(system)) || shows_own_data || own
 }
 
+/// Why a file of a workspace cannot be used. Completes the sentence "the file …".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FileProblem {
+    /// Not there, or not in it once links are followed: nobody is told which.
+    #[error("is not in the workspace")]
+    Missing,
+    /// A directory, a pipe.
+    #[error("is no file")]
+    NotAFile,
+    /// Over the limit.
+    #[error("has more than {limit} bytes")]
+    TooLarge {
+        /// In bytes.
+        limit: u64,
+    },
+    /// Not readable by kandev.
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
+}
+
+/// A file of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Within the workspace, links followed.
+    pub(crate) path: PathBuf,
+    /// In bytes.
+    pub(crate) size: u64,
+    /// What is in it, if that was asked for.
+    pub(crate) bytes: Option<Vec<u8>>,
+}
+
+/// Looks at a file of a resolved workspace, and reads it where it is to be at most so large. Reads the file system.
+pub(crate) fn read(workspace: &Path, path: &str, limit: Option<u64>) -> Result<Found, FileProblem> {
+    let unreadable = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => FileProblem::Missing,
+        _ => FileProblem::Unreadable(e.kind().to_string()),
+    };
+    let real = workspace.join(path).canonicalize().map_err(unreadable)?;
+    if !real.starts_with(workspace) {
+        return Err(FileProblem::Missing);
+    }
+    // A pipe would be waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&real, flags, Mode::empty()).map_err(|e| unreadable(e.into()))?;
+    let file = File::from(file);
+    // What was opened is what counts, whatever has become of the path meanwhile.
+    let opened = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(unreadable)?;
+    let Ok(inside) = opened.strip_prefix(workspace) else {
+        return Err(FileProblem::Missing);
+    };
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(FileProblem::NotAFile);
+    }
+    let mut found = Found {
+        path: inside.to_owned(),
+        size: metadata.len(),
+        bytes: None,
+    };
+    if let Some(limit) = limit {
+        let mut bytes = Vec::new();
+        file.take(limit + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() as u64 > limit {
+            return Err(FileProblem::TooLarge { limit });
+        }
+        found.size = bytes.len() as u64;
+        found.bytes = Some(bytes);
+    }
+    Ok(found)
+}
+
+/// A path as part of a URI (RFC 3986, "path").
+pub(crate) fn uri_path(path: &str) -> String {
+    use std::fmt::Write as _;
+    let mut uri = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte) {
+            uri.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(uri, "%{byte:02X}");
+        }
+    }
+    uri
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
@@ -142,5 +233,57 @@ mod tests {
         assert_eq!(resolve("/", &s), Err(WorkspaceError::Forbidden));
         assert_eq!(resolve("/etc", &s), Err(WorkspaceError::Forbidden));
         assert_eq!(resolve("/proc/self", &s), Err(WorkspaceError::Forbidden));
+    }
+
+    #[test]
+    fn only_files_in_the_workspace_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let workspace = root.join("w");
+        std::fs::create_dir_all(workspace.join("sub")).unwrap();
+        std::fs::create_dir(root.join("w-not")).unwrap();
+        for (name, text) in [("w/sub/a b", "ab"), ("secret", "s"), ("w-not/x", "x")] {
+            std::fs::write(root.join(name), text).unwrap();
+        }
+        symlink("sub/a b", workspace.join("link")).unwrap();
+        symlink(root.join("secret"), workspace.join("escape")).unwrap();
+        symlink(&root, workspace.join("up")).unwrap();
+        symlink("loop", workspace.join("loop")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            workspace.join("pipe"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        let found = |path: &str, limit| read(&workspace, path, limit);
+        let expected = Found {
+            path: "sub/a b".into(),
+            size: 2,
+            bytes: Some(b"ab".to_vec()),
+        };
+        for path in ["sub/a b", "link", "./sub/../link", "sub//a b"] {
+            assert_eq!(found(path, Some(2)), Ok(expected.clone()), "{path}");
+        }
+        assert_eq!(found("link", None).unwrap().bytes, None);
+        assert_eq!(found("link", Some(1)), Err(FileProblem::TooLarge { limit: 1 }));
+        for path in [
+            "escape",
+            "up/secret",
+            "../secret",
+            "../w-not/x",
+            "missing",
+            "sub/a b/x",
+        ] {
+            assert_eq!(found(path, None), Err(FileProblem::Missing), "{path}");
+        }
+        let absolute = root.join("secret");
+        assert_eq!(found(absolute.to_str().unwrap(), None), Err(FileProblem::Missing));
+        for path in ["sub", "pipe", "."] {
+            assert_eq!(found(path, Some(9)), Err(FileProblem::NotAFile), "{path}");
+        }
+        assert!(matches!(found("loop", None), Err(FileProblem::Unreadable(_))));
+        assert_eq!(uri_path("/a b/ä?#%"), "/a%20b/%C3%A4%3F%23%25");
     }
 }

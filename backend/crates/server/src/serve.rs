@@ -141,6 +141,8 @@ fn settings(config: &Config) -> Settings {
         workspace_roots: config.workspace_roots.clone(),
         data_dir: config.data_dir.clone(),
         max_line_bytes: config.max_line_bytes,
+        upload_limit_bytes: config.upload_limit_bytes as u64,
+        upload_total_bytes: config.upload_total_bytes.unwrap_or(u64::MAX),
         handshake_timeout: config.handshake_timeout,
         cancel_grace: config.cancel_grace,
         call_timeout: config.call_timeout,

@@ -26,7 +26,7 @@ use crate::notify::{self, Wake};
 use crate::permissions::{NewPermission, PermissionEnd};
 use crate::record::{Data, Record, pack};
 use crate::servers::{self, Fence};
-use crate::sessions::{NewSession, SessionFacet};
+use crate::sessions::{NewSession, SessionDeleted, SessionFacet};
 use crate::tasks::TaskMetadata;
 use crate::turns::{NewTurn, TurnPatch};
 use crate::usage::TurnCost;
@@ -55,6 +55,8 @@ pub enum Change {
     TurnCost(TurnCost),
     /// A session was established.
     Session(NewSession),
+    /// The agent has deleted one.
+    SessionDeleted(SessionDeleted),
     /// The agent said something about its session.
     Facet(SessionFacet),
     /// The task learns its session's id.
@@ -355,6 +357,7 @@ async fn apply(connection: &mut PgConnection, change: &Change, now: DateTime<Utc
         Change::Turn(patch) => patch.apply(connection).await,
         Change::TurnCost(cost) => cost.apply(connection).await,
         Change::Session(session) => session.insert(connection).await,
+        Change::SessionDeleted(session) => session.mark(connection).await,
         Change::Facet(facet) => facet.upsert(connection, now).await,
         Change::Task(metadata) => metadata.merge(connection, now).await,
         Change::Answer(answer) => answer.write(connection).await,

@@ -16,6 +16,7 @@ pub mod sessions;
 pub mod snapshot;
 pub mod tasks;
 pub mod turns;
+pub mod uploads;
 pub mod usage;
 
 pub use sqlx::PgPool;

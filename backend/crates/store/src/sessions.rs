@@ -1,6 +1,7 @@
 //! Sessions, and the latest of each thing an agent said about one.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use chrono::{DateTime, Utc};
 use kandev_domain::{SessionKey, TaskId};
@@ -95,6 +96,37 @@ pub struct Session {
     pub created_at: DateTime<Utc>,
     /// The session that it was branched off.
     pub forked_from: Option<SessionKey>,
+    /// When its agent was made to delete it.
+    pub deleted_at: Option<DateTime<Utc>>,
+}
+
+/// A session that its agent has deleted. It need not be one that is known.
+#[derive(Debug, Clone)]
+pub struct SessionDeleted {
+    /// The agent's id.
+    pub session_id: String,
+    /// Whose it was.
+    pub agent_type: String,
+    /// The directory it was about: agents keep sessions by it.
+    pub workspace_path: String,
+    /// Now.
+    pub deleted_at: DateTime<Utc>,
+}
+
+impl SessionDeleted {
+    pub(crate) async fn mark(&self, connection: &mut PgConnection) -> Result<()> {
+        sqlx::query(
+            "UPDATE sessions SET deleted_at = $4, updated_at = $4 \
+             WHERE session_id = $1 AND agent_type = $2 AND workspace_path = $3 AND deleted_at IS NULL",
+        )
+        .bind(pg_text(&self.session_id).as_ref())
+        .bind(&self.agent_type)
+        .bind(&self.workspace_path)
+        .bind(self.deleted_at)
+        .execute(connection)
+        .await?;
+        Ok(())
+    }
 }
 
 impl TryFrom<&PgRow> for Session {
@@ -115,6 +147,7 @@ impl TryFrom<&PgRow> for Session {
             forked_from: row
                 .try_get::<Option<uuid::Uuid>, _>("forked_from")?
                 .map(SessionKey),
+            deleted_at: row.try_get("deleted_at")?,
         })
     }
 }
@@ -143,6 +176,37 @@ pub async fn by_agents_id(
     .fetch_optional(pool)
     .await?;
     row.as_ref().map(Session::try_from).transpose()
+}
+
+/// Our keys of the newest sessions of a type that the agents call so.
+pub async fn keys_of(
+    pool: &PgPool,
+    session_ids: &[&str],
+    agent_type: &str,
+) -> Result<HashMap<String, SessionKey>> {
+    let ids: Vec<String> = session_ids.iter().map(|id| pg_text(id).into_owned()).collect();
+    let rows = sqlx::query(
+        "SELECT DISTINCT ON (session_id) session_id, key FROM sessions WHERE session_id = ANY($1) AND agent_type = $2 \
+         ORDER BY session_id, created_at DESC",
+    )
+    .bind(ids)
+    .bind(agent_type)
+    .fetch_all(pool)
+    .await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get("session_id")?, SessionKey(row.try_get("key")?))))
+        .collect()
+}
+
+/// An instance that works in a session now.
+pub async fn active_instance(pool: &PgPool, key: SessionKey) -> Result<Option<kandev_domain::InstanceId>> {
+    let found: Option<uuid::Uuid> = sqlx::query_scalar(
+        "SELECT id FROM agent_instances WHERE session_key = $1 AND status IN ('starting', 'running') LIMIT 1",
+    )
+    .bind(key.0)
+    .fetch_optional(pool)
+    .await?;
+    Ok(found.map(kandev_domain::InstanceId))
 }
 
 /// Sessions, newest first.

@@ -1,9 +1,11 @@
 //! What a caller may ask of an agent beside prompts. Source: ACP v1, the agent's methods; Koda's page on its ACP server.
 
+use kandev_domain::McpServer;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Dialect;
+use super::handshake::add_missing;
 
 /// Koda's mark of a prompt, in `_meta`, which a fork can name.
 pub(super) const ENTRY_MARK: &str = "com.kodadev.desktopEntryId";
@@ -47,6 +49,26 @@ pub enum Ask {
     Fork {
         /// Koda's label of the message before which the branch begins.
         before: Option<String>,
+        /// In the place of those that the session was given.
+        #[serde(default)]
+        mcp_servers: Option<Vec<McpServer>>,
+    },
+    /// `session/list`.
+    List {
+        /// Only those of this directory.
+        cwd: Option<String>,
+        /// Of the page before.
+        cursor: Option<String>,
+    },
+    /// `session/close`, of another session than the instance's.
+    Close {
+        /// Which.
+        session_id: String,
+    },
+    /// `session/delete`, of another session than the instance's.
+    Delete {
+        /// Which.
+        session_id: String,
     },
     /// `authenticate`.
     Authenticate {
@@ -71,8 +93,10 @@ pub struct Place<'a> {
     pub session_id: &'a str,
     /// Its directory.
     pub cwd: &'a str,
-    /// The servers that it was given.
+    /// The servers that the branch is given.
     pub mcp_servers: &'a [Value],
+    /// What else a session is opened with.
+    pub additional: &'a Map<String, Value>,
 }
 
 impl Ask {
@@ -86,6 +110,9 @@ impl Ask {
             Self::Plan { .. } => "session/set_plan",
             Self::Compact => "session/compact",
             Self::Fork { .. } => "session/fork",
+            Self::List { .. } => "session/list",
+            Self::Close { .. } => "session/close",
+            Self::Delete { .. } => "session/delete",
             Self::Authenticate { .. } => "authenticate",
             Self::Logout => "logout",
             Self::Rpc { method, .. } => method,
@@ -98,6 +125,7 @@ impl Ask {
             session_id,
             cwd,
             mcp_servers,
+            additional,
         } = place;
         let (_, params) = match self {
             Self::Mode { mode_id } => dialect.set_mode(session_id, mode_id)?,
@@ -116,12 +144,25 @@ impl Ask {
                 ("", params)
             }
             Self::Compact => ("", json!({"sessionId": session_id})),
-            Self::Fork { before } => {
+            Self::Fork { before, .. } => {
                 let mut params = json!({"sessionId": session_id, "cwd": cwd, "mcpServers": mcp_servers});
+                add_missing(&mut params, additional);
                 if let Some(before) = before {
                     params["_meta"] = json!({ENTRY_MARK: before});
                 }
                 ("", params)
+            }
+            Self::List { cwd, cursor } => {
+                let mut params = json!({});
+                for (name, value) in [("cwd", cwd), ("cursor", cursor)] {
+                    if let Some(value) = value {
+                        params[name] = json!(value);
+                    }
+                }
+                ("", params)
+            }
+            Self::Close { session_id } | Self::Delete { session_id } => {
+                ("", json!({"sessionId": session_id}))
             }
             Self::Logout => ("", json!({})),
         };
@@ -144,14 +185,17 @@ fn rpc_params(method: &str, params: Option<&Value>, session_id: &str) -> Value {
 mod tests {
     use super::*;
 
-    const PLACE: Place<'static> = Place {
-        session_id: "s",
-        cwd: "/workspace",
-        mcp_servers: &[],
-    };
+    fn place() -> Place<'static> {
+        Place {
+            session_id: "s",
+            cwd: "/workspace",
+            mcp_servers: &[],
+            additional: Box::leak(Box::default()),
+        }
+    }
 
     fn params(ask: &Ask) -> Value {
-        ask.params(Dialect::Acp, PLACE).unwrap()
+        ask.params(Dialect::Acp, place()).unwrap()
     }
 
     #[test]
@@ -163,6 +207,7 @@ mod tests {
         serde_json::from_value::<official::SetSessionModeRequest>(params(&mode)).unwrap();
         let fork = Ask::Fork {
             before: Some("message-42".to_owned()),
+            mcp_servers: None,
         };
         assert_eq!(
             params(&fork),
@@ -177,6 +222,23 @@ mod tests {
             params(&plan),
             json!({"sessionId": "s", "entries": [{"content": "a"}]})
         );
+        let session_id = || "t".to_owned();
+        for ask in [
+            Ask::Close {
+                session_id: session_id(),
+            },
+            Ask::Delete {
+                session_id: session_id(),
+            },
+        ] {
+            assert_eq!(params(&ask), json!({"sessionId": "t"}));
+        }
+        let list = Ask::List {
+            cwd: Some("/w".to_owned()),
+            cursor: None,
+        };
+        assert_eq!(params(&list), json!({"cwd": "/w"}));
+        serde_json::from_value::<official::ListSessionsRequest>(params(&list)).unwrap();
         let effort = Ask::ReasoningEffort {
             effort: "high".to_owned(),
         };
@@ -188,7 +250,7 @@ mod tests {
         let rpc = |method: &str, params: Option<Value>| {
             let method = method.to_owned();
             Ask::Rpc { method, params }
-                .params(Dialect::Kandev, PLACE)
+                .params(Dialect::Kandev, place())
                 .unwrap()
         };
         assert_eq!(rpc("session/subagent_list", None), json!({"sessionId": "s"}));
@@ -202,7 +264,7 @@ mod tests {
 
     #[test]
     fn the_kandev_dialect_has_none_of_them() {
-        assert_eq!(Ask::Compact.params(Dialect::Kandev, PLACE), None);
-        assert_eq!(Ask::Logout.params(Dialect::Kandev, PLACE), None);
+        assert_eq!(Ask::Compact.params(Dialect::Kandev, place()), None);
+        assert_eq!(Ask::Logout.params(Dialect::Kandev, place()), None);
     }
 }

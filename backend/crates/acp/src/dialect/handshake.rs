@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use kandev_domain::McpTransports;
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::PromptCapabilities;
 use serde_json::value::RawValue;
@@ -111,15 +112,8 @@ pub struct SessionMethods {
     pub close: bool,
     /// `session/delete`.
     pub delete: bool,
-}
-
-/// Optional MCP transports.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct McpTransports {
-    /// Streamable HTTP.
-    pub http: bool,
-    /// Server-sent events.
-    pub sse: bool,
+    /// `additionalDirectories` of those that open a session.
+    pub additional_directories: bool,
 }
 
 /// One way to authenticate.
@@ -222,6 +216,7 @@ fn acp(fields: &Fields<'_>, result: &RawValue) -> Negotiated {
             list: session.offers("list"),
             close: session.offers("close"),
             delete: session.offers("delete"),
+            additional_directories: session.offers("additionalDirectories"),
         },
         mcp: McpTransports {
             http: mcp.flag("http"),

@@ -28,7 +28,11 @@ const AGENTS: &[Row] = &[
     (
         "session/new",
         "every launch",
-        &["three_prompts_are_three_turns_of_one_session"],
+        &[
+            "three_prompts_are_three_turns_of_one_session",
+            "servers_reach_the_agent_as_far_as_it_takes_them",
+            "directories_are_mounted_and_the_agent_is_told",
+        ],
     ),
     (
         "session/load",
@@ -36,12 +40,16 @@ const AGENTS: &[Row] = &[
         &[
             "a_replay_of_what_is_known_is_not_stored_again",
             "a_replay_of_what_is_not_known_is_the_history",
+            "a_replay_that_is_not_stored_tells_what_the_session_is_now",
         ],
     ),
     (
         "session/resume",
         "resume",
-        &["a_session_goes_on_whichever_way_it_is_named"],
+        &[
+            "a_session_goes_on_whichever_way_it_is_named",
+            "a_resume_hands_them_over_again_or_others",
+        ],
     ),
     (
         "session/fork",
@@ -50,18 +58,18 @@ const AGENTS: &[Row] = &[
     ),
     (
         "session/list",
-        "`/rpc`",
-        &["any_other_method_is_called_and_answered_as_it_is"],
+        "`GET /agents/{id}/sessions`",
+        &["the_agents_sessions_are_listed_with_what_kandev_knows_of_them"],
     ),
     (
         "session/close",
-        "`/rpc`, but for the instance's own session; only that refusal is tested",
-        &["any_other_method_is_called_and_answered_as_it_is"],
+        "`POST /agents/{id}/sessions/{session_id}/close`, but for the instance's own session",
+        &["a_branch_is_closed_and_can_still_be_resumed"],
     ),
     (
         "session/delete",
-        "`/rpc`, but for the instance's own session; only that refusal is tested",
-        &["any_other_method_is_called_and_answered_as_it_is"],
+        "`DELETE /agents/{id}/sessions/{session_id}`, but for one that an active instance works in",
+        &["a_deleted_session_is_gone_at_the_agent_and_told_in_our_record"],
     ),
     (
         "session/prompt",
@@ -69,6 +77,8 @@ const AGENTS: &[Row] = &[
         &[
             "three_prompts_are_three_turns_of_one_session",
             "fifty_large_prompts_at_once_arrive_whole",
+            "every_kind_of_content_reaches_the_agent",
+            "an_upload_is_kept_and_named_by_its_id",
         ],
     ),
     (
@@ -136,6 +146,7 @@ const CLIENTS: &[Row] = &[
         &[
             "updates_keep_their_order_and_their_turn",
             "what_is_not_known_is_kept_and_harms_nothing",
+            "what_an_agent_says_of_its_session_outlives_the_server",
         ],
     ),
     (

@@ -96,10 +96,11 @@ impl Process {
                         tally.plans += 1;
                     }
                     Effect::Usage(_) => tally.usages += 1,
-                    Effect::Title(_) => tally.titles += 1,
+                    Effect::Info { title: Some(_), .. } => tally.titles += 1,
                     Effect::Mode(_) => tally.mode_changes += 1,
                     Effect::Commands(_)
                     | Effect::ConfigOptions(_)
+                    | Effect::Info { .. }
                     | Effect::ToolCall { .. }
                     | Effect::None => {}
                     Effect::TurnEnd(end) => panic!("{end:?}"),
@@ -226,6 +227,7 @@ fn codex_zed() {
         close,
         fork,
         delete,
+        additional_directories: _,
     } = negotiated[0].session;
     assert_eq!(
         [load, resume, list, close, fork, delete],

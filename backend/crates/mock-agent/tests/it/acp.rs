@@ -280,7 +280,7 @@ fn a_session_survives_the_process() {
 }
 
 #[test]
-fn fork_and_close() {
+fn fork_close_and_delete() {
     let mut agent = Agent::ready(&[]);
     agent.prompt("/say one");
     let old = agent.session.clone();
@@ -292,6 +292,12 @@ fn fork_and_close() {
     assert_eq!(agent.prompt("/history").text(), "history: [\"/say one\"]\n");
     let closed = agent.call("session/close", &json!({"sessionId": old}));
     assert!(closed["error"].is_null());
+    for gone in [false, true] {
+        let deleted = agent.call("session/delete", &json!({"sessionId": old}));
+        assert_eq!(deleted["error"].is_null(), !gone, "{deleted}");
+    }
+    let load = json!({"sessionId": old, "cwd": agent.cwd, "mcpServers": []});
+    assert_eq!(agent.call("session/load", &load)["error"]["code"], -32002);
     let prompt = json!({"sessionId": old, "prompt": [{"type": "text", "text": "x"}]});
     assert_eq!(agent.call("session/prompt", &prompt)["error"]["code"], -32002);
     agent.finish();

@@ -166,7 +166,7 @@ fn settings_go_wrong_as_told_and_the_input_is_kept() {
 
 #[test]
 fn capabilities_can_be_missing() {
-    let without = "image,audio,embeddedContext,http,sse,list,close,fork,modes,models,configOptions";
+    let without = "image,audio,embeddedContext,http,sse,list,close,delete,additionalDirectories,fork,modes,models,configOptions";
     let (_dir, mut agent) = spawn(&[("MOCK_WITHOUT", without)]);
     let capabilities = agent.handshake()["result"]["agentCapabilities"].clone();
     assert_eq!(capabilities["sessionCapabilities"], json!({"resume": {}}));
@@ -177,6 +177,7 @@ fn capabilities_can_be_missing() {
     for method in [
         "session/list",
         "session/close",
+        "session/delete",
         "session/fork",
         "session/set_mode",
     ] {

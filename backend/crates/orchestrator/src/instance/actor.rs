@@ -131,6 +131,8 @@ pub(crate) struct Actor {
     pub(super) kandev: KandevState,
     pub(super) agent: Option<Negotiated>,
     pub(super) session: Option<SessionRef>,
+    /// Sessions that were branched off it, by the agent's ids.
+    pub(super) branches: std::collections::BTreeMap<String, SessionKey>,
     pub(super) replay: Option<super::handshake::Replay>,
     pub(super) authenticated: bool,
     /// Said before the session was established; the latest of each.
@@ -261,6 +263,7 @@ impl Actor {
             kandev: KandevState::default(),
             agent: None,
             session: None,
+            branches: std::collections::BTreeMap::new(),
             replay: None,
             authenticated: false,
             early_facets: std::collections::BTreeMap::new(),

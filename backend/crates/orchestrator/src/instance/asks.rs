@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use kandev_acp::dialect::{self, Ask, Place};
 use kandev_acp::{Dialect, RpcError, outgoing};
 use kandev_domain::{CommandId, EventKind, LogLevel, SessionKey};
-use kandev_store::sessions::SessionFacet;
+use kandev_store::journal::Change;
+use kandev_store::sessions::SessionDeleted;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -18,10 +19,14 @@ use tokio::time::Instant;
 use super::actor::{Actor, Phase};
 use super::choices::Setting;
 use super::handshake::Call;
+use super::setup::{DIRECTORIES, MCP_SERVERS, Setup};
 use crate::command::{Answer, Reply};
 
 /// How many may wait for the agent at once.
 const AT_ONCE: usize = 32;
+
+/// Of how many branches it is known what the agent says of them.
+const MAX_BRANCHES: usize = 256;
 
 /// What is kept with an open request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -146,24 +151,38 @@ impl Actor {
     }
 
     /// What is to be sent, if it can be now.
-    fn request_of(&self, ask: &Ask) -> Result<serde_json::Value, AskRefused> {
+    fn request_of(&mut self, ask: &Ask) -> Result<serde_json::Value, AskRefused> {
         let ready = matches!(self.phase, Phase::Ready) && self.ending.is_none();
-        let (Some(agent), Some(session), true) = (&self.agent, &self.session, ready) else {
+        let (Some(agent), Some(session), true) = (&self.agent, self.session.clone(), ready) else {
             return Err(AskRefused::NotReady);
         };
+        let dialect = agent.dialect;
         if self.asks.0.len() >= AT_ONCE {
             return Err(AskRefused::TooMany);
         }
         if matches!(ask, Ask::Compact) && self.turns.running.is_some() {
             return Err(AskRefused::Busy);
         }
+        let setup = self.setup_of(ask);
+        self.log_skipped(&setup);
         let place = Place {
             session_id: &session.id,
             cwd: &self.spec.agent_type.working_dir,
-            mcp_servers: &self.spec.mcp_servers,
+            mcp_servers: &setup.servers,
+            additional: &setup.additional,
         };
-        let params = ask.params(agent.dialect, place);
+        let params = ask.params(dialect, place);
         params.ok_or_else(|| AskRefused::Unsupported(ask.method().to_owned()))
+    }
+
+    /// What a branch is opened with.
+    fn setup_of(&self, ask: &Ask) -> Setup {
+        match ask {
+            Ask::Fork { mcp_servers, .. } => {
+                self.setup_with(mcp_servers.as_ref().unwrap_or(&self.spec.mcp_servers))
+            }
+            _ => Setup::default(),
+        }
     }
 
     /// The agent's answer to one of them.
@@ -204,34 +223,50 @@ impl Actor {
                     self.facet("models", &models);
                 }
             }
-            Ask::Fork { .. } => self.was_forked(result),
-            Ask::Plan { .. } | Ask::Compact | Ask::Authenticate { .. } | Ask::Logout | Ask::Rpc { .. } => {}
+            Ask::Fork { .. } => self.was_forked(result, &self.setup_of(ask)),
+            Ask::Close { session_id } => self.session_event(session_id, "closed"),
+            Ask::Delete { session_id } => {
+                self.outbox.change(Change::SessionDeleted(SessionDeleted {
+                    session_id: session_id.clone(),
+                    agent_type: self.spec.agent_type.id.clone(),
+                    workspace_path: self.spec.workspace.to_string_lossy().into_owned(),
+                    deleted_at: self.shared.clock.now(),
+                }));
+                self.session_event(session_id, "deleted");
+            }
+            Ask::Plan { .. }
+            | Ask::Compact
+            | Ask::List { .. }
+            | Ask::Authenticate { .. }
+            | Ask::Logout
+            | Ask::Rpc { .. } => {}
         }
     }
 
+    /// Another session than the instance's own is not any more what it was.
+    fn session_event(&mut self, session_id: &str, how: &str) {
+        self.event(EventKind::Session, &json!({"session_id": session_id, "how": how}));
+    }
+
     /// The branch is a session of its own, which can be resumed.
-    fn was_forked(&mut self, result: &RawValue) {
+    fn was_forked(&mut self, result: &RawValue, setup: &Setup) {
         let info = dialect::session_established(Dialect::Acp, result);
-        let Some(id) = info.session_id else { return };
+        let Some(id) = info.session_id.clone() else { return };
         let key = SessionKey::generate();
         let own = self.session.as_ref().map(|session| session.key);
         self.record_session(key, id.clone(), own);
-        let facets = [
-            ("modes", info.modes),
-            ("models", info.models),
-            ("config_options", info.config_options),
-        ];
+        self.branches.insert(id.clone(), key);
+        while self.branches.len() > MAX_BRANCHES {
+            self.branches.pop_first();
+        }
+        let mut facets = self.opened_facets(&info);
+        facets.push((MCP_SERVERS, super::raw(&setup.told)));
+        facets.push((DIRECTORIES, super::raw(&setup.directories)));
         for (facet, value) in facets {
-            if let Some(value) = value {
-                self.outbox.facet(SessionFacet {
-                    session_key: key,
-                    facet: facet.into(),
-                    value: value.get().to_owned(),
-                });
-            }
+            self.facet_of(key, facet, &value);
         }
         let from = self.session.as_ref().map(|session| &session.id);
-        let data = json!({"session_id": id, "how": "forked", "forked_from": from});
+        let data = json!({"session_id": id, "how": "forked", "forked_from": from, "mcp_servers": setup.told});
         self.event(EventKind::Session, &data);
     }
 

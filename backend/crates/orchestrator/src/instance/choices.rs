@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use kandev_acp::dialect::SessionInfo;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use serde_json::value::RawValue;
 
 use crate::launch::LaunchOptions;
@@ -41,8 +42,8 @@ pub(super) struct Step {
 }
 
 /// The agent's own lists, as in an answer to `session/new`.
-#[derive(Debug, Default)]
-pub(super) struct Offered {
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Offered {
     modes: Value,
     models: Value,
     options: Value,
@@ -66,12 +67,7 @@ impl Choices {
                 .and_then(|(_, json)| serde_json::from_str::<Value>(json).ok())
                 .unwrap_or_default()
         };
-        let offered = Offered {
-            modes: facet("modes"),
-            models: facet("models"),
-            options: facet("config_options"),
-        };
-        let reported = offered.chosen();
+        let reported = Offered::of_facets(facets).chosen();
         Self {
             mode: text(&facet("current_mode")).or(reported.mode),
             model: text(&facet("current_model")).or(reported.model),
@@ -127,15 +123,39 @@ impl Choices {
 }
 
 impl Offered {
-    pub(super) fn new(
-        modes: Option<&RawValue>,
-        models: Option<&RawValue>,
-        options: Option<&RawValue>,
-    ) -> Self {
+    pub(super) fn of(info: &SessionInfo) -> Self {
         Self {
-            modes: parse(modes),
-            models: parse(models),
-            options: parse(options),
+            modes: parse(info.modes.as_deref()),
+            models: parse(info.models.as_deref()),
+            options: parse(info.config_options.as_deref()),
+        }
+    }
+
+    /// Out of what is kept of a session: facets and their JSON texts.
+    pub(crate) fn of_facets(facets: &[(String, String)]) -> Self {
+        let facet = |name: &str| {
+            let found = facets.iter().find(|(facet, _)| facet == name);
+            found
+                .and_then(|(_, json)| serde_json::from_str::<Value>(json).ok())
+                .unwrap_or_default()
+        };
+        Self {
+            modes: facet("modes"),
+            models: facet("models"),
+            options: facet("config_options"),
+        }
+    }
+
+    /// No more than what was chosen.
+    pub(super) fn having(chosen: &Choices) -> Self {
+        let options = chosen.options.iter().map(|(id, value)| match value {
+            Value::Bool(_) => json!({"id": id, "currentValue": value}),
+            value => json!({"id": id, "options": [{"value": value}]}),
+        });
+        Self {
+            modes: json!({"availableModes": [{"id": chosen.mode}]}),
+            models: json!({"availableModels": [{"modelId": chosen.model}]}),
+            options: options.collect(),
         }
     }
 
@@ -226,8 +246,6 @@ impl Setting {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn offered() -> Offered {

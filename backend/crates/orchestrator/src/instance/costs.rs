@@ -74,7 +74,6 @@ impl Costs {
 impl Actor {
     /// The agent has told what its session uses.
     pub(super) fn was_used(&mut self, update: &RawValue) {
-        self.facet("usage", update);
         let Some(told) = usage::cost(update) else { return };
         // By itself: not every update of the session's usage tells it.
         self.facet(SESSION_COST, &super::raw(&told));

@@ -15,13 +15,15 @@ use kandev_store::sessions::{NewSession, SessionFacet};
 use kandev_store::tasks::TaskMetadata;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::actor::{Actor, Phase, SessionRef};
 use super::asks::Asked;
 use super::choices::{self, Offered, Setting, Step};
 use super::ending::{Cause, Failure};
+use super::setup::{DIRECTORIES, MCP_SERVERS, Setup};
+use super::state;
 use crate::launch::{OnLost, ResumeFrom};
 
 /// What an answer of the agent's belongs to.
@@ -178,6 +180,8 @@ impl Actor {
         };
         self.peer.set_lenient_ids(negotiated.dialect == Dialect::Kandev);
         self.agent = Some(negotiated);
+        let setup = self.setup();
+        self.log_skipped(&setup);
         self.open_session();
     }
 
@@ -185,14 +189,15 @@ impl Actor {
         let Some(agent) = &self.agent else { return };
         let (dialect, methods) = (agent.dialect, agent.session);
         let cwd = self.spec.agent_type.working_dir.clone();
-        let servers = std::mem::take(&mut self.spec.mcp_servers);
-        let none = Map::new();
+        let Setup {
+            servers, additional, ..
+        } = self.setup();
         let resume = self.resuming().cloned();
         let call = match resume {
-            None => (Call::NewSession, dialect.session_new(&cwd, &servers, &none)),
+            None => (Call::NewSession, dialect.session_new(&cwd, &servers, &additional)),
             Some(resume) => {
                 // With a history of our own a silent resume is enough. Without one the replay is the history.
-                let silent = dialect.session_resume(&resume.session_id, &cwd, &servers, &none);
+                let silent = dialect.session_resume(&resume.session_id, &cwd, &servers, &additional);
                 let known = resume.key.is_some();
                 match silent.filter(|_| methods.resume && (known || !methods.load)) {
                     Some(call) => (Call::OldSession, call),
@@ -200,18 +205,16 @@ impl Actor {
                         self.replay = known.then(Replay::default);
                         (
                             Call::OldSession,
-                            dialect.session_load(&resume.session_id, &cwd, &servers, &none),
+                            dialect.session_load(&resume.session_id, &cwd, &servers, &additional),
                         )
                     }
                     None => {
-                        self.spec.mcp_servers = servers;
                         let error = RpcError::method_not_found("session/load");
                         return self.session_lost("the agent cannot resume sessions".to_owned(), &error);
                     }
                 }
             }
         };
-        self.spec.mcp_servers = servers;
         self.call(call.0, call.1);
     }
 
@@ -315,7 +318,15 @@ impl Actor {
             entries,
         }));
         let replayed = self.replay.take().map(|r| r.updates);
-        let data = json!({"session_id": id, "how": how, "replayed_updates": replayed});
+        let Setup {
+            told, directories, ..
+        } = self.setup();
+        self.facet(MCP_SERVERS, &super::raw(&told));
+        self.facet(DIRECTORIES, &super::raw(&directories));
+        let data = json!({
+            "session_id": id, "how": how, "replayed_updates": replayed, "mcp_servers": told,
+            "additional_directories": directories,
+        });
         self.event(EventKind::Session, &data);
         for (facet, value) in std::mem::take(&mut self.early_facets) {
             self.outbox.facet(SessionFacet {
@@ -326,7 +337,7 @@ impl Actor {
         }
         self.keep_facets(&info);
         self.outbox.durable();
-        self.plan_configuration(&info);
+        self.plan_configuration(&info, result.get() == "null");
         self.configure_next();
     }
 
@@ -344,6 +355,13 @@ impl Actor {
     }
 
     fn keep_facets(&mut self, info: &dialect::SessionInfo) {
+        for (facet, value) in self.opened_facets(info) {
+            self.facet(facet, &value);
+        }
+    }
+
+    /// What is known of a session that was just opened.
+    pub(super) fn opened_facets(&self, info: &dialect::SessionInfo) -> Vec<state::Facet> {
         let agent = self.agent.as_ref();
         let methods: Vec<&RawValue> = agent
             .iter()
@@ -368,13 +386,22 @@ impl Actor {
             ("protocol", protocol),
             ("modes", info.modes.clone()),
             ("models", info.models.clone()),
-            ("config_options", info.config_options.clone()),
         ];
-        for (facet, value) in facets {
-            if let Some(value) = value {
-                self.facet(facet, &value);
+        let told = facets
+            .into_iter()
+            .filter_map(|(facet, value)| Some((facet, value?)));
+        let mut facets: Vec<state::Facet> = told.collect();
+        if let Some(options) = &info.config_options {
+            facets.extend(state::of_options(options));
+        }
+        // What an earlier instance was in is not what this one is in.
+        let chosen = Offered::of(info).chosen();
+        for (facet, chosen) in [("current_mode", chosen.mode), ("current_model", chosen.model)] {
+            if let Some(chosen) = chosen {
+                facets.push((facet, super::raw(&chosen)));
             }
         }
+        facets
     }
 
     /// Keeps the latest of something that the agent says about its session, which it may do before the session is
@@ -384,34 +411,32 @@ impl Actor {
             self.early_facets.insert(facet.to_owned(), value.to_owned());
             return;
         };
+        self.facet_of(session.key, facet, value);
+    }
+
+    /// The same of a session that is known, this one or another.
+    pub(super) fn facet_of(&mut self, key: SessionKey, facet: &'static str, value: &RawValue) {
         self.outbox.facet(SessionFacet {
-            session_key: session.key,
+            session_key: key,
             facet: facet.into(),
             value: value.get().to_owned(),
         });
     }
 
     /// What has to be set before the first turn, after what the agent says of its session.
-    fn plan_configuration(&mut self, info: &dialect::SessionInfo) {
-        let offered = Offered::new(
-            info.modes.as_deref(),
-            info.models.as_deref(),
-            info.config_options.as_deref(),
-        );
+    fn plan_configuration(&mut self, info: &dialect::SessionInfo, says_nothing: bool) {
+        let mut offered = Offered::of(info);
+        self.chosen = offered.chosen();
+        // Koda says nothing of a session that it takes up; then what it offered before is the best that is known.
+        if let Some(resume) = self.resuming().filter(|_| says_nothing) {
+            offered = resume.offered.clone();
+        }
         let before = self.spec.resume.clone().unwrap_or_default();
         let mut asked = self.spec.options.clone();
         if before.restarted {
             before.chosen.supersede(&mut asked);
         }
         self.configure = choices::plan(&asked, &before.chosen, &offered);
-        self.chosen = offered.chosen();
-        // What an earlier instance was in is not what this one is in.
-        if let Some(mode) = self.chosen.mode.clone() {
-            self.facet_value("current_mode", &json!(mode));
-        }
-        if let Some(model) = self.chosen.model.clone() {
-            self.facet_value("current_model", &json!(model));
-        }
     }
 
     fn configure_next(&mut self) {
@@ -451,7 +476,9 @@ impl Actor {
             .map(|a| dialect::session_established(a.dialect, result));
         if let Some(options) = info.and_then(|info| info.config_options) {
             self.chosen.see_options(&options);
-            self.facet("config_options", &options);
+            for (facet, value) in state::of_options(&options) {
+                self.facet(facet, &value);
+            }
         }
     }
 

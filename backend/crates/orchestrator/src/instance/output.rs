@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use kandev_acp::{Dialect, Effect as Said, Id, Incoming, Line, RpcError, outgoing, read_update};
+use kandev_acp::{Dialect, Effect as Said, Id, Incoming, KandevState, Line, RpcError, outgoing, read_update};
 use kandev_domain::{EventKind, LogLevel, LogStream};
 use kandev_runtime::{Channel, RuntimeError};
 use kandev_store::record::{Data, Record, Source};
@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::actor::{Actor, Phase};
 use super::catch_up::Gap;
 use super::handshake::Call;
+use super::state;
 
 impl Actor {
     /// The next line of the agent's.
@@ -106,9 +107,9 @@ impl Actor {
         if let Some(replay) = &mut self.replay
             && matches!(self.phase, Phase::Handshaking)
         {
-            // The history is in the database already.
+            // The history is in the database already. What the session is now need not be.
             replay.updates += 1;
-            return;
+            return self.replayed(params);
         }
         let dialect = self.agent.as_ref().map_or(Dialect::Acp, |a| a.dialect);
         let update = read_update(dialect, &mut self.kandev, params);
@@ -142,36 +143,46 @@ impl Actor {
         let own = self.session.as_ref().map(|s| s.id.as_str());
         let foreign = own.is_some_and(|own| update.session_id.as_deref().is_some_and(|named| named != own));
         if !foreign || matches!(update.effect, Said::TurnEnd(_)) {
-            self.keep(update.effect);
+            return self.keep(update.effect);
+        }
+        // But of its own branches it is known which they are.
+        let branch = update.session_id.as_deref().and_then(|id| self.branches.get(id));
+        if let Some(key) = branch.copied() {
+            for (facet, value) in state::facets_of(&update.effect) {
+                self.facet_of(key, facet, &value);
+            }
         }
     }
 
     fn keep(&mut self, said: Said<'_>) {
+        for (facet, value) in state::facets_of(&said) {
+            self.facet(facet, &value);
+        }
         match said {
-            Said::None | Said::AgentText(_) => {}
-            Said::Plan {
-                entries,
-                completed,
-                total,
-            } => {
+            Said::Plan { completed, total, .. } => {
                 if let Some(percent) = (completed * 100).checked_div(total) {
                     self.outbox.patch(|p| p.progress = Some(percent.min(100) as u8));
                 }
-                self.facet("plan", entries);
             }
             Said::Usage(usage) => self.was_used(usage),
-            Said::Mode(mode) => {
-                self.chosen.mode = Some(mode.to_string());
-                self.facet_value("current_mode", &json!(mode));
-            }
-            Said::ConfigOptions(options) => {
-                self.chosen.see_options(options);
-                self.facet("config_options", options);
-            }
-            Said::Commands(commands) => self.facet("commands", commands),
+            Said::Mode(mode) => self.chosen.mode = Some(mode.to_string()),
+            Said::ConfigOptions(options) => self.chosen.see_options(options),
             Said::ToolCall { id, kind } => self.permissions.note_kind(&id, kind),
-            Said::Title(title) => self.facet_value("title", &json!(title)),
             Said::TurnEnd(end) => self.turn_ended_by_update(end),
+            Said::None | Said::AgentText(_) | Said::Commands(_) | Said::Info { .. } => {}
+        }
+    }
+
+    /// An update of a history that is sent again: only what the session is now counts, and not what a turn did in it.
+    fn replayed(&mut self, params: &RawValue) {
+        let update = read_update(Dialect::Acp, &mut KandevState::default(), params);
+        if let said @ (Said::Mode(_)
+        | Said::ConfigOptions(_)
+        | Said::Commands(_)
+        | Said::Usage(_)
+        | Said::Info { .. }) = update.effect
+        {
+            self.keep(said);
         }
     }
 

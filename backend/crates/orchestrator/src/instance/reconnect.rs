@@ -99,6 +99,7 @@ impl Actor {
             });
         self.peer.set_lenient_ids(lenient);
         self.session = saved.session;
+        self.branches = saved.branches;
         self.replay = saved.replaying.map(|stored| Replay {
             updates: stored,
             stored,

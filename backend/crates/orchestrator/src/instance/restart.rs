@@ -17,6 +17,7 @@ use kandev_domain::{DecidedBy, EventKind, InstanceStatus, LogLevel};
 use serde_json::json;
 
 use super::actor::{Actor, Phase};
+use super::choices::Offered;
 use super::ending::Cause;
 use super::shifts::Shifts;
 use super::turns::End;
@@ -90,6 +91,8 @@ impl Actor {
             session_id: session.id.clone(),
             key: Some(session.key),
             chosen: self.chosen.clone(),
+            // It was in this very session, so it is offered there.
+            offered: Offered::having(&self.chosen),
             // This task knows it.
             cost: None,
             lost: false,

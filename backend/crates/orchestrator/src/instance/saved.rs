@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use kandev_acp::KandevState;
 use kandev_acp::peer::Snapshot;
-use kandev_domain::{AgentType, TurnId, TurnStatus};
+use kandev_domain::{AgentType, SessionKey, TurnId, TurnStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -39,6 +39,9 @@ pub(crate) struct Saved<'a> {
     /// The answer to `initialize`.
     pub(super) agent: Option<Box<RawValue>>,
     pub(super) session: Option<SessionRef>,
+    /// Sessions that were branched off it.
+    #[serde(default)]
+    pub(super) branches: BTreeMap<String, SessionKey>,
     /// A history is sent again that is on record; so much of it has come.
     pub(super) replaying: Option<u64>,
     pub(super) authenticated: bool,
@@ -129,6 +132,7 @@ impl Actor {
             peer: self.peer.snapshot(),
             agent: self.agent.as_ref().map(|a| a.raw.clone()),
             session: self.session.clone(),
+            branches: self.branches.clone(),
             replaying: self.replay.as_ref().map(|replay| replay.stored),
             authenticated: self.authenticated,
             configure: self.configure.clone(),

@@ -193,18 +193,19 @@ impl Actor {
             let (Some(agent), Some(session)) = (&self.agent, self.session.clone()) else {
                 return;
             };
-            let refused = queued.prompt.supported_by(agent.prompt).err();
-            let call = if agent.session.fork {
-                let label = queued.id.to_string();
-                agent.dialect.labelled_prompt(&session.id, &queued.prompt, &label)
-            } else {
-                agent.dialect.prompt(&session.id, &queued.prompt)
-            };
+            let call = queued.prompt.for_agent(agent.prompt).map(|prompt| {
+                if agent.session.fork {
+                    let label = queued.id.to_string();
+                    agent.dialect.labelled_prompt(&session.id, &prompt, &label)
+                } else {
+                    agent.dialect.prompt(&session.id, &prompt)
+                }
+            });
             self.start_turn(&queued, Some(session.key));
-            match refused {
-                None => self.call(Call::Prompt(queued.id), call),
-                // Accepted before the agent had said what it takes.
-                Some(error) => {
+            match call {
+                Ok(call) => self.call(Call::Prompt(queued.id), call),
+                // Accepted before the agent had said what it takes, or a file is gone.
+                Err(error) => {
                     let error = TurnFailure {
                         code: "validation_error",
                         message: error.to_string(),

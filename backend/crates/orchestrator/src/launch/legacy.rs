@@ -13,6 +13,11 @@ pub(crate) fn prepare(request: &mut LaunchRequest) -> Result<(), LaunchError> {
         (options.mode.is_some(), "mode", "modes"),
         (options.model.is_some(), "model", "models"),
         (!options.config_options.is_empty(), "config_options", "options"),
+        (
+            !options.additional_directories.is_empty(),
+            "additional_directories",
+            "additional directories",
+        ),
     ] {
         if given {
             return Err(LaunchError::Unsupported { field, what });
@@ -21,6 +26,11 @@ pub(crate) fn prepare(request: &mut LaunchRequest) -> Result<(), LaunchError> {
     let Some(prompt) = &request.prompt else {
         return Ok(());
     };
+    if !prompt.paths().is_empty() || !prompt.missing().is_empty() {
+        let problem =
+            "agents of the legacy protocol have no way to be sent files: write the path into the text";
+        return Err(LaunchError::invalid("prompt", problem));
+    }
     prompt
         .supported_by(PromptCapabilities::default())
         .map_err(|e| LaunchError::invalid("prompt", e.to_string()))?;
@@ -82,6 +92,10 @@ mod tests {
         assert!(matches!(two, Err(LaunchError::Invalid { field: "prompt", .. })));
     }
 
+    fn server() -> kandev_domain::McpServer {
+        serde_json::from_value(json!({"name": "s", "command": "/s"})).unwrap()
+    }
+
     #[test]
     fn what_it_cannot_be_told_is_refused() {
         let refused = |change: fn(&mut LaunchRequest)| {
@@ -93,7 +107,7 @@ mod tests {
             }
         };
         assert_eq!(refused(|r| r.session_id = Some("s".to_owned())), "session_id");
-        assert_eq!(refused(|r| r.mcp_servers.push(json!({}))), "mcp_servers");
+        assert_eq!(refused(|r| r.mcp_servers.push(server())), "mcp_servers");
         assert_eq!(refused(|r| r.options.mode = Some("m".to_owned())), "mode");
         assert_eq!(refused(|r| r.options.model = Some("m".to_owned())), "model");
         let image = json!({"type": "image", "mimeType": "image/png", "data": "AA=="});

@@ -4,8 +4,8 @@ use kandev_domain::usage::Cost;
 use kandev_store::sessions;
 
 use super::{Orchestrator, STORE_LIMIT};
-use crate::instance::{Choices, SESSION_COST};
-use crate::launch::{LaunchError, LaunchRequest, ResumeFrom};
+use crate::instance::{Choices, Offered, SESSION_COST};
+use crate::launch::{LaunchError, LaunchRequest, OnLost, ResumeFrom};
 
 impl Orchestrator {
     /// What is known of it; none if the launch begins a session of its own.
@@ -26,11 +26,17 @@ impl Orchestrator {
             Ok::<_, kandev_store::StoreError>((known, facets))
         };
         let (known, facets) = kandev_store::within(STORE_LIMIT, look).await?;
+        let is_deleted = known.as_ref().is_some_and(|session| session.deleted_at.is_some());
+        if is_deleted && request.options.on_lost == OnLost::Fail {
+            let text = "the agent has deleted the session".to_owned();
+            return Err(LaunchError::NotResumable(text));
+        }
         Ok(Some(ResumeFrom {
             session_id: session_id.clone(),
             key: known.map(|s| s.key),
             chosen: Choices::of_facets(&facets),
             cost: cost_of(&facets),
+            offered: Offered::of_facets(&facets),
             lost: false,
             restarted: false,
         }))

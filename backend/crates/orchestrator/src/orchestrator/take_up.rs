@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kandev_acp::{Dialect, Effect, KandevState, read_update};
 use kandev_domain::content::Prompt;
-use kandev_domain::{EventKind, TurnStatus};
+use kandev_domain::{EventKind, TurnStatus, mcp};
 use kandev_store::instances::Instance;
 use kandev_store::journal::EventQuery;
 use kandev_store::turns::Turn;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-use super::{ActorParts, Orchestrator, Secrets};
+use super::{ActorParts, FileError, Orchestrator, Secrets};
 use crate::instance::{Saved, TakeUp, ToolKinds};
 use crate::launch::{InstanceSpec, LaunchOptions};
 use crate::lease::Term;
@@ -34,9 +34,7 @@ impl Orchestrator {
         let (Some(saved), Ok(secrets), Ok(options)) = (saved, secrets, options) else {
             return Ok(false);
         };
-        let Ok(mcp_servers) = serde_json::from_str(&secrets.mcp_servers) else {
-            return Ok(false);
-        };
+        let mcp_servers = mcp::merge(&saved.entry.mcp_servers, &secrets.mcp_servers());
         let mut saved = saved;
         for seq in saved.inside.lines() {
             if let Some(line) = kandev_store::journal::line(pool, instance.id, seq).await? {
@@ -55,7 +53,15 @@ impl Orchestrator {
             let blocks = serde_json::from_str::<Vec<Value>>(&turn.prompt)
                 .ok()
                 .and_then(|b| Prompt::blocks(b).ok());
-            let Some(prompt) = blocks else { return Ok(false) };
+            let Some(mut prompt) = blocks else {
+                return Ok(false);
+            };
+            match self.load_uploads(&mut prompt).await {
+                Ok(()) => {}
+                Err(FileError::Store(error)) => return Err(error),
+                // Its turn will say so.
+                Err(error) => tracing::warn!(turn_id = %turn.id, %error, "a prompt has lost a file"),
+            }
             queue.push((turn.id, prompt));
         }
         let spec = InstanceSpec {

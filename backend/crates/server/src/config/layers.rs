@@ -81,6 +81,10 @@ settings! {
     log: LogFilter, "RUST_LOG", "FILTER";
     #[doc = "Largest request body [env: KANDEV_BODY_LIMIT_BYTES] [default: 16777216]"]
     body_limit_bytes: Bytes, "KANDEV_BODY_LIMIT_BYTES", "BYTES";
+    #[doc = "Largest file that can be uploaded for prompts [env: KANDEV_UPLOAD_LIMIT_BYTES] [default: 16777216]"]
+    upload_limit_bytes: Bytes, "KANDEV_UPLOAD_LIMIT_BYTES", "BYTES";
+    #[doc = "How much all such files may take; 0: any [env: KANDEV_UPLOAD_TOTAL_BYTES] [default: 4294967296]"]
+    upload_total_bytes: Space, "KANDEV_UPLOAD_TOTAL_BYTES", "BYTES";
     #[doc = "How long a request may take [env: KANDEV_REQUEST_TIMEOUT_SECONDS] [default: 30]"]
     request_timeout_seconds: Seconds, "KANDEV_REQUEST_TIMEOUT_SECONDS", "SECONDS";
     #[doc = "Longest line an agent may print [env: KANDEV_MAX_LINE_BYTES] [default: 67108864]"]

@@ -107,6 +107,10 @@ pub struct Config {
     pub log: String,
     /// Largest request body, in bytes.
     pub body_limit_bytes: usize,
+    /// Largest file that can be uploaded for prompts, in bytes.
+    pub upload_limit_bytes: usize,
+    /// How much all such files may take, in bytes; no limit when none.
+    pub upload_total_bytes: Option<u64>,
     /// How long a request may take, unless its route waits by design.
     pub request_timeout: Duration,
     /// Longest line an agent may print, in bytes.
@@ -221,6 +225,16 @@ impl Config {
                     values::Bytes(16 << 20)
                 })
                 .0,
+            upload_limit_bytes: report
+                .or("upload_limit_bytes", layer.upload_limit_bytes, || {
+                    values::Bytes(16 << 20)
+                })
+                .0,
+            upload_total_bytes: report
+                .or("upload_total_bytes", layer.upload_total_bytes, || {
+                    values::Space(4 << 30)
+                })
+                .limit(),
             request_timeout: report
                 .or(
                     "request_timeout_seconds",

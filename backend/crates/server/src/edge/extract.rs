@@ -36,7 +36,21 @@ impl<T: DeserializeOwned> FromRequest<AppState> for ApiJson<T> {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         require_json(request.headers())?;
-        from_json(&read_in_time(request, state).await?).map(Self)
+        let limit = state.config.body_limit_bytes;
+        from_json(&read_in_time(request, state, limit).await?).map(Self)
+    }
+}
+
+/// A body that is a file: any bytes, up to the limit for uploads.
+#[derive(Debug, Clone)]
+pub struct ApiBytes(pub Vec<u8>);
+
+impl FromRequest<AppState> for ApiBytes {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
+        let limit = state.config.upload_limit_bytes;
+        read_in_time(request, state, limit).await.map(Self)
     }
 }
 
@@ -46,7 +60,7 @@ impl<T: DeserializeOwned> OptionalFromRequest<AppState> for ApiJson<T> {
 
     async fn from_request(request: Request, state: &AppState) -> Result<Option<Self>, ApiError> {
         let headers = request.headers().clone();
-        let bytes = read_in_time(request, state).await?;
+        let bytes = read_in_time(request, state, state.config.body_limit_bytes).await?;
         if bytes.is_empty() {
             return Ok(None);
         }
@@ -55,11 +69,11 @@ impl<T: DeserializeOwned> OptionalFromRequest<AppState> for ApiJson<T> {
     }
 }
 
-async fn read_in_time(request: Request, state: &AppState) -> Result<Vec<u8>, ApiError> {
+async fn read_in_time(request: Request, state: &AppState, limit: usize) -> Result<Vec<u8>, ApiError> {
     let clock = request.extensions().get::<BodyClock>().cloned();
     let clock = clock.unwrap_or_else(|| BodyClock::new(state.config.request_timeout));
     clock.set_reading(true);
-    let read = read_body(request.into_body(), state.config.body_limit_bytes);
+    let read = read_body(request.into_body(), limit);
     let bytes = tokio::time::timeout(clock.limit, read)
         .await
         .map_err(|_| late_body())??;

@@ -14,6 +14,7 @@ pub mod sessions;
 mod socket;
 mod sse;
 pub mod tasks;
+pub mod uploads;
 
 use axum::Router;
 use utoipa_axum::router::OpenApiRouter;
@@ -35,6 +36,7 @@ fn timed() -> OpenApiRouter<AppState> {
         .merge(permissions::timed())
         .merge(sessions::timed())
         .merge(tasks::routes())
+        .merge(uploads::routes())
 }
 
 /// Routes that wait by design (`wait: turn`, streams): their handlers bound themselves.

@@ -50,6 +50,8 @@ pub struct SessionView {
     created_at: DateTime<Utc>,
     /// The session that it was branched off, by kandev's id.
     forked_from: Option<Uuid>,
+    /// When its agent was made to delete it: it cannot be resumed any more.
+    deleted_at: Option<DateTime<Utc>>,
 }
 
 impl From<Session> for SessionView {
@@ -62,6 +64,7 @@ impl From<Session> for SessionView {
             task_id: session.task_id.to_string(),
             created_at: session.created_at,
             forked_from: session.forked_from.map(|key| key.0),
+            deleted_at: session.deleted_at,
         }
     }
 }

@@ -7,6 +7,7 @@
     reason = "a helper of a test fails the test"
 )]
 
+mod agent_sessions;
 mod all_events;
 mod architecture;
 mod asks;
@@ -15,6 +16,7 @@ mod cancel_escalation;
 mod cancel_restarts;
 mod config;
 mod containers;
+mod directories;
 mod disk_full;
 mod endings;
 mod engine_outage;
@@ -23,11 +25,13 @@ mod inside;
 mod legacy;
 mod logs;
 mod main_job;
+mod mcp_servers;
 mod missed_output;
 mod outage;
 mod ownership;
 mod permissions;
 mod private_postgres;
+mod prompt_content;
 mod protocol;
 mod races;
 mod real_agents;
@@ -40,6 +44,7 @@ mod secrets;
 mod serve;
 mod service;
 mod session_restarts;
+mod session_state;
 #[cfg(feature = "soak")]
 mod soak;
 mod streams;

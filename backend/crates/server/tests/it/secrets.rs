@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 
 use crate::support::{Stack, docker};
@@ -17,7 +17,8 @@ const ALL: [&str; 4] = [LAUNCH, PLAIN, SERVER, TYPE];
 const GUARDED: &str = "id = 'guarded'\nname = 'x'\nimage = 'kandev/mock-agent:latest'\nsecret_env = ['QUIET']\n\
     [env]\nDB_PASSWORD = 'canary-type-1414'\nQUIET = 'canary-type-1414'\n\
     [[mounts]]\nsource = '{workspace}'\ntarget = '/workspace'\n\
-    [[mounts]]\nsource = '{session_store}'\ntarget = '/sessions'\n";
+    [[mounts]]\nsource = '{session_store}'\ntarget = '/sessions'\n\
+    [[mcp_servers]]\nname = 'of-type'\ncommand = '/t'\nargs = ['--key=canary-type-1414']\nenv = { K = 'canary-type-1414' }\n";
 const IMAGELESS: &str = "id = 'imageless'\nname = 'x'\nimage = 'kandev-test/no-such-image:1'\n";
 
 #[track_caller]
@@ -38,9 +39,14 @@ async fn secrets_stay_between_the_caller_and_the_agent() {
     let environment = [("RUST_LOG", "trace")];
     let mut stack = Stack::with_types(&environment, &[("guarded", GUARDED), ("imageless", IMAGELESS)]).await;
     let server = json!({"name": "s", "command": "/s", "args": [], "env": [{"name": "K", "value": SERVER}]});
+    // One that is handed over, and one that is not.
+    let url = format!("https://u:{SERVER}@localhost/mcp?key={SERVER}");
+    let http = json!({"name": "h", "type": "http", "url": url, "headers": {"Authorization": SERVER}});
+    let sse = json!({"name": "e", "type": "sse", "url": url, "headers": {"Authorization": SERVER}});
     let launch = json!({
-        "agent_type": "guarded", "task_id": "t", "mcp_servers": [server],
-        "env": {"MY_API_KEY": LAUNCH, "NOTHING_SPECIAL": PLAIN}, "prompt": "/permission\n/say hello", "wait": "turn",
+        "agent_type": "guarded", "task_id": "t", "mcp_servers": [server, http, sse],
+        "env": {"MY_API_KEY": LAUNCH, "NOTHING_SPECIAL": PLAIN, "MOCK_WITHOUT": "sse", "MOCK_INPUT_COPY": "/workspace/input"},
+        "prompt": "/permission\n/say hello", "wait": "turn",
     });
     let id = stack.launch(launch.clone()).await;
     let container = stack.containers().pop().unwrap();
@@ -55,6 +61,14 @@ async fn secrets_stay_between_the_caller_and_the_agent() {
         "the labels",
         &docker(&["inspect", "-f", "{{json .Config.Labels}} {{.Name}}", &container]).join(""),
     );
+
+    let given = json!(stack.sent_to("session/new")).to_string();
+    for canary in [SERVER, TYPE] {
+        assert!(
+            given.contains(canary),
+            "{canary} does not reach the agent: {given}"
+        );
+    }
 
     // Requests that fail while they hold one.
     let mut failing = launch.clone();
@@ -82,6 +96,10 @@ async fn secrets_stay_between_the_caller_and_the_agent() {
         json!({"env": {"MY_API_KEY": format!("{LAUNCH}\u{0}")}}),
         json!({"env": {"MY_API_KEY": LAUNCH.repeat(10_000)}}),
         json!({"mcp_servers": [{"env": [{"name": "K", "value": SERVER}]}]}),
+        json!({"mcp_servers": [{"name": "s", "command": "/s", "env": {"K": [SERVER]}}]}),
+        json!({"mcp_servers": [{"name": "s", "type": "http", "url": SERVER}]}),
+        json!({"mcp_servers": [{"name": "s", "type": SERVER, "url": "http://h"}]}),
+        json!({"mcp_servers": [{"name": "s", "type": "http", "url": "http://h", "headers": {"A": format!("{SERVER}\n")}}]}),
         json!({"mcp_servers": SERVER}),
         json!({"permission_policy": LAUNCH}),
         json!({"priority": LAUNCH}),
@@ -126,10 +144,18 @@ async fn secrets_stay_between_the_caller_and_the_agent() {
 /// Every `GET` of the API, and every row of the database.
 async fn everything_is_clean(stack: &Stack, id: &str) {
     let instance = stack.instance(id).await;
-    assert_eq!(instance["env_names"], json!(["MY_API_KEY", "NOTHING_SPECIAL"]));
+    assert_eq!(
+        instance["env_names"],
+        json!(["MOCK_INPUT_COPY", "MOCK_WITHOUT", "MY_API_KEY", "NOTHING_SPECIAL"])
+    );
     let turns = stack.get(&format!("/agents/{id}/turns")).await.expect(200);
     let asks = stack.get(&format!("/agents/{id}/permissions")).await.expect(200);
     let document = stack.get("/api/v1/openapi.json").await.expect(200);
+    let upload = reqwest::Client::new()
+        .post(stack.url("/uploads"))
+        .body("nothing secret");
+    let upload: Value = upload.send().await.unwrap().json().await.unwrap();
+    let upload = upload["id"].as_str().unwrap().to_owned();
     let mut asked = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
         if item.get("get").is_none() {
@@ -139,6 +165,7 @@ async fn everything_is_clean(stack: &Stack, id: &str) {
             p if p.contains("/sessions/") => instance["session_id"].as_str().unwrap(),
             p if p.contains("/tasks/") => "t",
             p if p.contains("/types/") => "guarded",
+            p if p.contains("/uploads/") => upload.as_str(),
             _ => id,
         };
         let turn = turns["turns"][0]["id"].as_str().unwrap();
@@ -156,7 +183,9 @@ async fn everything_is_clean(stack: &Stack, id: &str) {
         let text = response.text().await.unwrap();
         // A plain GET is told to upgrade; what it is told is looked at all the same.
         let upgrade = path.ends_with("/ws") && status == 426;
-        assert!(status.is_success() || upgrade, "{path}: {status} {text}");
+        // The instance has ended, and its agent cannot be asked.
+        let ended = path.ends_with("/agents/{id}/sessions") && status == 409;
+        assert!(status.is_success() || upgrade || ended, "{path}: {status} {text}");
         clean(path, &text);
         asked += 1;
     }

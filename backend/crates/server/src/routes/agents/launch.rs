@@ -8,16 +8,20 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use chrono::{DateTime, Utc};
 use kandev_domain::content::Prompt;
+use kandev_domain::mcp::{McpServer, McpServerFields};
 use kandev_domain::permission::PermissionDefault;
 use kandev_domain::status::InstanceLifecycle;
 use kandev_domain::{InstanceId, InstanceStatus};
 use kandev_orchestrator::{Changes, LaunchOptions, LaunchRequest, OnLost, Resources, View};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::directories::{DirectoryBody, DirectoryFields, DirectoryTold};
 use super::policy::{self, PolicyView};
+use super::session::{McpServerTold, SessionState};
 use super::view::{InstanceError, queue_position};
 use crate::edge::extract::ApiJson;
 use crate::error::{ApiError, ApiResult};
@@ -47,10 +51,16 @@ pub struct LaunchBody {
     prompt: Option<Value>,
     /// The agent's id of a session to go on with.
     session_id: Option<String>,
-    /// MCP servers for the agent, as ACP has them.
-    #[schema(value_type = Vec<Object>)]
+    /// MCP servers for the agent, beside its type's and in the place of those of the same name. What it does not take is not
+    /// handed over, and told in the answer's `mcp_servers`.
+    #[schema(value_type = Vec<McpServerFields>)]
     #[serde(default)]
-    mcp_servers: Vec<Value>,
+    mcp_servers: Vec<McpServer>,
+    /// Directories that belong to the agent's work beside its working directory: paths in the container, or objects with `path` and
+    /// `source`, a directory of the host to be mounted there. The agent is told of them if it can take that.
+    #[schema(value_type = Vec<DirectoryFields>)]
+    #[serde(default)]
+    additional_directories: Vec<DirectoryBody>,
     /// Session mode to set before the first turn.
     mode: Option<String>,
     /// Model to set before the first turn.
@@ -133,6 +143,12 @@ pub struct LaunchResponse {
     queue_position: Option<usize>,
     /// The agent's id of its session, once there is one.
     session_id: Option<String>,
+    /// What became of the type's and the launch's MCP servers, once there is a session.
+    #[schema(value_type = Option<Vec<McpServerTold>>)]
+    mcp_servers: Option<Box<RawValue>>,
+    /// What became of the additional directories, once there is a session.
+    #[schema(value_type = Option<Vec<DirectoryTold>>)]
+    additional_directories: Option<Box<RawValue>>,
     /// Why it failed while the caller waited.
     error: Option<InstanceError>,
 }
@@ -165,6 +181,10 @@ pub(super) async fn answer(state: &AppState, id: InstanceId, wait: Wait) -> ApiR
     }
     let instance = kandev_store::instances::get(&state.pool, id).await?;
     let instance = instance.ok_or_else(|| ApiError::not_found("agent instance", id))?;
+    let session = match instance.session_key {
+        Some(key) => SessionState::load(state, key).await?,
+        None => SessionState::default(),
+    };
     let status = match wait {
         Wait::None => InstanceStatus::Starting,
         Wait::Ready | Wait::Turn => instance.status,
@@ -179,6 +199,8 @@ pub(super) async fn answer(state: &AppState, id: InstanceId, wait: Wait) -> ApiR
         status,
         started_at: instance.created_at,
         session_id: instance.session_id,
+        mcp_servers: session.mcp_servers,
+        additional_directories: session.additional_directories,
     })
 }
 
@@ -270,6 +292,7 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
                 Some(OnLostBody::New) => OnLost::New,
                 Some(OnLostBody::Fail) | None => OnLost::Fail,
             },
+            additional_directories: body.additional_directories.into_iter().map(|d| d.0).collect(),
         },
         resumed_from: None,
     })

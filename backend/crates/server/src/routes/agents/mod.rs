@@ -2,6 +2,7 @@
 
 pub mod asks;
 pub mod cancel;
+mod directories;
 pub mod events;
 pub mod launch;
 pub mod list;

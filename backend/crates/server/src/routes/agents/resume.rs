@@ -7,6 +7,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use kandev_domain::InstanceId;
+use kandev_domain::mcp::{McpServer, McpServerFields};
+use kandev_orchestrator::ResumeRequest;
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -22,6 +24,9 @@ pub struct ResumeBody {
     /// Added to the environment of the launch that is resumed.
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// In the place of the MCP servers of the launch that is resumed; the type's stay.
+    #[schema(value_type = Option<Vec<McpServerFields>>)]
+    mcp_servers: Option<Vec<McpServer>>,
     /// The first turn: a text, or ACP content blocks.
     #[schema(value_type = Object)]
     prompt: Option<Value>,
@@ -61,7 +66,13 @@ pub async fn resume_instance(
     body: ResumeBody,
 ) -> ApiResult<impl IntoResponse + use<>> {
     let prompt = body.prompt.map(prompt_of).transpose()?;
-    let launched = state.orchestrator.resume(id, session, body.env, prompt).await?;
+    let how = ResumeRequest {
+        session,
+        env: body.env,
+        mcp_servers: body.mcp_servers,
+        prompt,
+    };
+    let launched = state.orchestrator.resume(id, how).await?;
     let response = answer(state, launched.id, body.wait).await?;
     let location = format!("/api/v1/agents/{}", launched.id);
     Ok((

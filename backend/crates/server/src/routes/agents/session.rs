@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::State;
 use kandev_domain::usage::Cost;
-use kandev_domain::{InstanceStatus, SessionKey};
+use kandev_domain::{InstanceStatus, McpTransport, SessionKey};
 use kandev_store::usage::{self, TotalUsage};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::directories::DirectoryTold;
 use crate::edge::extract::ApiPath;
 use crate::error::ApiResult;
 use crate::state::AppState;
@@ -51,6 +52,26 @@ pub struct SessionState {
     total_usage: Option<TotalUsageView>,
     #[schema(value_type = Option<String>)]
     title: Option<Box<RawValue>>,
+    /// When the session was last active, in the agent's words.
+    #[schema(value_type = Option<String>)]
+    updated_at: Option<Box<RawValue>>,
+    /// What became of the MCP servers that it was to be given when it was last opened.
+    #[schema(value_type = Option<Vec<McpServerTold>>)]
+    pub(super) mcp_servers: Option<Box<RawValue>>,
+    /// The same of additional directories.
+    #[schema(value_type = Option<Vec<DirectoryTold>>)]
+    pub(super) additional_directories: Option<Box<RawValue>>,
+}
+
+/// What became of an MCP server. Its command, URL, environment and headers are not shown.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct McpServerTold {
+    name: String,
+    r#type: McpTransport,
+    /// `handed` to the agent, or `skipped`.
+    status: String,
+    /// Why it was skipped.
+    reason: Option<String>,
 }
 
 impl SessionState {
@@ -83,6 +104,9 @@ impl SessionState {
             usage: take("usage"),
             total_usage: TotalUsageView::of(usage),
             title: take("title"),
+            updated_at: take("updated_at"),
+            mcp_servers: take("mcp_servers"),
+            additional_directories: take("additional_directories"),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use kandev_domain::AgentType;
+use kandev_domain::{AgentType, McpServer};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -44,7 +44,7 @@ pub async fn get(State(state): State<AppState>, ApiPath(id): ApiPath<String>) ->
         .ok_or_else(|| ApiError::not_found("agent type", id))
 }
 
-/// Without the values of secret variables.
+/// Without the values of secret variables, and without what MCP servers are given.
 fn shown(entry: &AgentType) -> AgentType {
     let mut entry = entry.clone();
     let secret: Vec<String> = entry
@@ -56,5 +56,6 @@ fn shown(entry: &AgentType) -> AgentType {
     for name in secret {
         entry.env.insert(name, "(secret)".to_owned());
     }
+    entry.mcp_servers = entry.mcp_servers.iter().map(McpServer::shown).collect();
     entry
 }

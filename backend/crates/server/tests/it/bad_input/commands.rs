@@ -36,6 +36,28 @@ async fn are_refused_by_field_or_state() {
             "prompt",
             json!({"prompt": [{"type": "resource", "resource": {"uri": "file:///x", "text": "x"}}]}),
         ),
+        (
+            "prompt",
+            json!({"prompt": [{"type": "image", "data": "?", "mimeType": "image/png"}]}),
+        ),
+        (
+            "prompt",
+            json!({"prompt": [{"type": "image", "data": "eA==", "mimeType": "text/plain"}]}),
+        ),
+        (
+            "prompt",
+            json!({"prompt": [{"type": "resource", "resource": {"uri": "file:///x"}}]}),
+        ),
+        (
+            "prompt",
+            json!({"prompt": [{"type": "resource_link", "uri": "file:///x"}]}),
+        ),
+        ("prompt", json!({"prompt": [{"type": "image", "upload_id": "x"}]})),
+        (
+            "prompt",
+            json!({"prompt": [{"type": "image", "upload_id": "x", "path": "y"}]}),
+        ),
+        ("prompt", json!({"prompt": [{"type": "file", "path": ""}]})),
         ("when_busy", json!({"message": "x", "when_busy": "shout"})),
         ("wait", json!({"message": "x", "wait": "long"})),
     ];

@@ -104,6 +104,68 @@ async fn are_refused_by_the_field() {
         ("mcp_servers", json!({"mcp_servers": [{}]})),
         ("mcp_servers", json!({"mcp_servers": ["x"]})),
         ("mcp_servers", json!({"mcp_servers": {"name": "x"}})),
+        ("mcp_servers[0]", json!({"mcp_servers": [{"name": "x"}]})),
+        (
+            "mcp_servers[1].type",
+            json!({"mcp_servers": [{"name": "x", "command": "x"}, {"name": "y", "type": "pipe"}]}),
+        ),
+        (
+            "mcp_servers[0].args",
+            json!({"mcp_servers": [{"name": "x", "command": "x", "args": "-v"}]}),
+        ),
+        (
+            "mcp_servers[0]",
+            json!({"mcp_servers": [{"name": "x", "type": "http", "url": "file:///x"}]}),
+        ),
+        (
+            "mcp_servers",
+            json!({"mcp_servers": [{"name": "x", "command": "x"}, {"name": "x", "command": "y"}]}),
+        ),
+        (
+            "additional_directories",
+            json!({"additional_directories": "/more"}),
+        ),
+        (
+            "additional_directories[0]",
+            json!({"additional_directories": [7]}),
+        ),
+        (
+            "additional_directories[1].path",
+            json!({"additional_directories": ["/more", {"source": "/x"}]}),
+        ),
+        (
+            "additional_directories",
+            json!({"additional_directories": ["relative"]}),
+        ),
+        (
+            "additional_directories",
+            json!({"additional_directories": ["/a/../etc"]}),
+        ),
+        ("additional_directories", json!({"additional_directories": ["/"]})),
+        (
+            "additional_directories",
+            json!({"additional_directories": ["/a", "/a"]}),
+        ),
+        (
+            "additional_directories",
+            json!({"additional_directories": [{"path": "/more", "source": "/etc"}]}),
+        ),
+        (
+            "additional_directories",
+            json!({"additional_directories": [{"path": "/more", "source": outside.path()}]}),
+        ),
+        (
+            "additional_directories",
+            json!({"additional_directories": [{"path": "/more", "source": stack.path("escape")}]}),
+        ),
+        (
+            "additional_directories",
+            json!({"additional_directories": [{"path": "/workspace/x", "source": stack.workspace()}]}),
+        ),
+        (
+            "additional_directories",
+            json!({"additional_directories": [{"path": "/etc", "source": stack.workspace()}]}),
+        ),
         ("mode", json!({"mode": 7})),
         ("config_options", json!({"config_options": []})),
         ("permission_policy", json!({"permission_policy": "perhaps"})),

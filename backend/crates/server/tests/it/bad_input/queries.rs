@@ -17,6 +17,7 @@ async fn of_every_list() {
         "/agents".to_owned(),
         "/tasks".to_owned(),
         "/sessions".to_owned(),
+        "/uploads".to_owned(),
         format!("/agents/{id}/turns"),
         format!("/agents/{id}/events"),
         format!("/agents/{id}/logs"),

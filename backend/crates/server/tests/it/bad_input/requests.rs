@@ -9,6 +9,13 @@ use serde_json::{Value, json};
 use super::{counts, read, send};
 use crate::support::Stack;
 
+/// Routes whose body is any bytes, from the API's own document.
+async fn takes_any_bytes(stack: &Stack, path: &str, method: &str) -> bool {
+    let document = stack.get("/api/v1/openapi.json").await.expect(200);
+    let body = &document["paths"][path][method.to_lowercase()]["requestBody"];
+    body["content"]["application/octet-stream"].is_object()
+}
+
 /// Every path of the API with its methods, from its own document.
 async fn routes(stack: &Stack) -> Vec<(String, BTreeSet<String>)> {
     let document = stack.get("/api/v1/openapi.json").await.expect(200);
@@ -113,6 +120,9 @@ async fn bodies_that_cannot_be_read_on_every_route() {
             .iter()
             .filter(|m| ["POST", "PUT", "PATCH"].contains(&m.as_str()))
         {
+            if takes_any_bytes(&stack, &path, method).await {
+                continue;
+            }
             routes_with_body += 1;
             let url = stack.url(&filled(&path, &id, &id));
             let call = || {

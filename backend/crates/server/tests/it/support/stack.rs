@@ -172,6 +172,20 @@ impl Stack {
         self.dir.path().join("workspace")
     }
 
+    /// What the mock agent was sent so far, with `MOCK_INPUT_COPY` at `/workspace/input`.
+    pub(crate) fn sent(&self) -> Vec<Value> {
+        let input = std::fs::read_to_string(self.workspace().join("input")).unwrap();
+        let frame = |line: &str| serde_json::from_str(line).unwrap();
+        input.lines().map(frame).collect()
+    }
+
+    /// The parameters of the requests of this method among them, in order.
+    pub(crate) fn sent_to(&self, method: &str) -> Vec<Value> {
+        let sent = self.sent();
+        let of_it = sent.iter().filter(|frame| frame["method"] == method);
+        of_it.map(|frame| frame["params"].clone()).collect()
+    }
+
     /// A path of the test's own directory.
     pub(crate) fn path(&self, sub: &str) -> PathBuf {
         self.dir.path().join(sub)
@@ -179,7 +193,7 @@ impl Stack {
 
     pub(crate) fn url(&self, path: &str) -> String {
         let base = &self.kandev.as_ref().unwrap().url;
-        let in_api = ["/agents", "/events", "/tasks", "/sessions"];
+        let in_api = ["/agents", "/events", "/tasks", "/sessions", "/uploads"];
         if in_api.iter().any(|start| path.starts_with(start)) {
             format!("{base}/api/v1{path}")
         } else {

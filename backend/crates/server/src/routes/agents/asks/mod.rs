@@ -12,6 +12,7 @@ pub mod model;
 pub mod plan;
 pub mod reasoning_effort;
 pub mod rpc;
+pub mod sessions;
 
 use std::collections::BTreeMap;
 
@@ -43,6 +44,9 @@ pub(super) fn untimed() -> OpenApiRouter<AppState> {
         .routes(routes!(authenticate::authenticate))
         .routes(routes!(logout::logout))
         .routes(routes!(rpc::rpc))
+        .routes(routes!(sessions::list))
+        .routes(routes!(sessions::close))
+        .routes(routes!(sessions::delete))
 }
 
 /// The agent has done it.

@@ -18,7 +18,7 @@ use crate::state::AppState;
 const LONGEST: usize = 256;
 
 /// Methods that have a route of their own, or that kandev itself lives by.
-const MANAGED: [&str; 17] = [
+const MANAGED: [&str; 20] = [
     "initialize",
     "authenticate",
     "logout",
@@ -34,6 +34,9 @@ const MANAGED: [&str; 17] = [
     "session/set_plan",
     "session/compact",
     "session/fork",
+    "session/list",
+    "session/close",
+    "session/delete",
     "session/update",
     "session/request_permission",
 ];
@@ -83,7 +86,7 @@ pub async fn rpc(
 ) -> ApiResult<Json<RpcAnswer>> {
     let RpcBody { method, params } = body;
     let instance = super::super::instance(&state, &id).await?;
-    check(&method, params.as_ref(), instance.session_id.as_deref())?;
+    check(&method, params.as_ref())?;
     let answer = match answer(&state, &instance, Ask::Rpc { method, params }).await? {
         AskOutcome::Done { result, .. } => RpcAnswer {
             result: Some(raw(result)),
@@ -101,7 +104,7 @@ pub async fn rpc(
     Ok(Json(answer))
 }
 
-fn check(method: &str, params: Option<&Value>, session: Option<&str>) -> ApiResult<()> {
+fn check(method: &str, params: Option<&Value>) -> ApiResult<()> {
     if method.is_empty() || method.len() > LONGEST {
         let problem = format!("must have 1 to {LONGEST} bytes");
         return Err(ApiError::validation("method", &problem));
@@ -110,18 +113,8 @@ fn check(method: &str, params: Option<&Value>, session: Option<&str>) -> ApiResu
         let problem = format!("'{method}' is managed by kandev, or has a route of its own");
         return Err(ApiError::validation("method", &problem));
     }
-    let params = match params {
-        None => &Value::Null,
-        Some(params @ (Value::Object(_) | Value::Array(_))) => params,
-        Some(_) => return Err(ApiError::validation("params", "must be an object or a list")),
-    };
-    let own = match params["sessionId"].as_str() {
-        None => true,
-        Some(named) => Some(named) == session,
-    };
-    if own && ["session/close", "session/delete"].contains(&method) {
-        let problem = "this is the instance's own session: stop the instance instead";
-        return Err(ApiError::validation("params.sessionId", problem));
+    match params {
+        None | Some(Value::Object(_) | Value::Array(_)) => Ok(()),
+        Some(_) => Err(ApiError::validation("params", "must be an object or a list")),
     }
-    Ok(())
 }
