@@ -1,11 +1,12 @@
-//! Files and terminals: what an agent asks its client to do, and what it is answered. Source: ACP v1, "File System" and
-//! "Terminals".
+//! Files and terminals: what an agent asks its client to do, and what it is answered; and how it takes that back. Source: ACP v1,
+//! "File System", "Terminals" and "Cancellation".
 
 use kandev_domain::agent_type::Protocol;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::id::Id;
 use crate::json::{self, Fields, elements};
 use crate::rpc_error::{INVALID_PARAMS, RpcError};
 
@@ -120,6 +121,11 @@ fn create(fields: &Fields<'_>) -> Result<ClientCall, RpcError> {
         cwd: fields.string("cwd"),
         limit: number(fields, "outputByteLimit"),
     })))
+}
+
+/// What `$/cancel_request` takes back; none if it names nothing.
+pub fn cancelled_request(params: &RawValue) -> Option<Id> {
+    Id::from_raw(Fields::of(params).get("requestId")?)
 }
 
 /// What a client of this type says that it can do. The merged capabilities decide what is handled, too.

@@ -198,8 +198,12 @@ const CLIENTS: &[Row] = &[
 
 const BOTH: &[Row] = &[(
     "$/cancel_request",
-    "to an agent that does not answer in time; from an agent it is only stored",
-    &["an_agent_that_is_slow_to_answer_is_told_that_nobody_waits"],
+    "to an agent that does not answer in time; from an agent it takes back what it asked and has no answer to (-32800)",
+    &[
+        "an_agent_that_is_slow_to_answer_is_told_that_nobody_waits",
+        "what_the_agent_takes_back_is_closed_and_nobody_can_answer_it",
+        "who_waits_no_longer_is_answered_and_the_process_runs_on",
+    ],
 )];
 
 fn repository() -> PathBuf {

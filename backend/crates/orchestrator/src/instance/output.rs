@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use kandev_acp::client_methods::cancelled_request;
 use kandev_acp::{Dialect, Effect as Said, Id, Incoming, Line, RpcError, outgoing, read_update};
 use kandev_domain::{EventKind, LogLevel, LogStream};
 use kandev_runtime::{Channel, RuntimeError};
@@ -51,6 +52,12 @@ impl Actor {
                 Some(params) => self.update(source, line, params.raw, params.range),
                 None => self.message(source, line),
             },
+            Incoming::Notification { method, params } if method == "$/cancel_request" => {
+                self.message(source, line);
+                if let Some(request) = params.and_then(|params| cancelled_request(params.raw)) {
+                    self.withdraw(&request);
+                }
+            }
             Incoming::Notification { .. } | Incoming::Unmatched { .. } => self.message(source, line),
             Incoming::Response { id, tag, outcome } => {
                 self.message(source, line);
@@ -205,6 +212,13 @@ impl Actor {
                     self.send(outgoing::method_not_found(id, method));
                 }
             }
+        }
+    }
+
+    /// The agent wants nothing more of what it asked. What has its answer, or was never asked, is left as it is.
+    fn withdraw(&mut self, request: &Id) {
+        if !self.withdraw_permission(request) && !self.withdraw_inside(request) {
+            tracing::debug!(%request, "the agent takes back what is not open");
         }
     }
 

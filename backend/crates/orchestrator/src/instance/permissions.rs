@@ -10,7 +10,7 @@ mod open;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use kandev_acp::permission::{Choice, PermissionRequest, PermissionResponse, choose};
-use kandev_acp::{Id, outgoing};
+use kandev_acp::{Id, RpcError, outgoing};
 use kandev_domain::permission::PermissionDefault;
 use kandev_domain::status::PermissionPolicy;
 use kandev_domain::{
@@ -288,8 +288,12 @@ impl Actor {
             _ => false,
         };
         if hears {
-            let response = PermissionResponse { outcome: &outcome };
-            self.send(outgoing::respond(&open.request, &response));
+            self.send(if by == DecidedBy::Agent {
+                outgoing::respond_error(Some(&open.request), &RpcError::request_cancelled())
+            } else {
+                let response = PermissionResponse { outcome: &outcome };
+                outgoing::respond(&open.request, &response)
+            });
         }
         if self.idle_since.is_some() && self.permissions.open.is_empty() {
             self.idle_since = Some(Instant::now());
@@ -335,6 +339,16 @@ impl Actor {
             let choice = policy.and_then(|policy| choose(policy, &open.options));
             self.close_permission(open, &choice.unwrap_or(Choice::Cancelled), DecidedBy::Timeout);
         }
+    }
+
+    /// The agent takes a request back; false if it is not open.
+    pub(super) fn withdraw_permission(&mut self, request: &Id) -> bool {
+        let found = self.take_permissions(|open| open.request == *request);
+        let was_open = !found.is_empty();
+        for open in found {
+            self.close_permission(open, &Choice::Cancelled, DecidedBy::Agent);
+        }
+        was_open
     }
 
     /// Answers every open request `cancelled`.
