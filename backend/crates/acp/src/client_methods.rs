@@ -137,6 +137,10 @@ pub struct Offered {
     pub write: bool,
     /// All of `terminal/*`.
     pub terminal: bool,
+    /// `elicitation/create` of forms.
+    pub form: bool,
+    /// And of URLs.
+    pub url: bool,
 }
 
 impl Offered {
@@ -146,10 +150,14 @@ impl Offered {
             return Self::default();
         }
         let capabilities = &initialize["clientCapabilities"];
+        // Advertised by an object.
+        let elicits = |mode: &str| capabilities["elicitation"][mode].is_object();
         Self {
             read: capabilities["fs"]["readTextFile"] == true,
             write: capabilities["fs"]["writeTextFile"] == true,
             terminal: capabilities["terminal"] == true,
+            form: elicits("form"),
+            url: elicits("url"),
         }
     }
 
@@ -271,7 +279,9 @@ mod tests {
     fn what_is_offered_is_what_initialize_says() {
         let offered =
             |protocol, capabilities| Offered::of(protocol, &json!({"clientCapabilities": capabilities}));
-        let all = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
+        let all = json!({
+            "fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true, "elicitation": {"form": {}, "url": false},
+        });
         let terminal = Offered {
             terminal: true,
             ..Offered::default()
@@ -281,7 +291,8 @@ mod tests {
             terminal
         );
         assert_eq!(offered(Protocol::Kandev, all.clone()), Offered::default());
-        assert!(offered(Protocol::Auto, all).read);
+        let some = offered(Protocol::Auto, all);
+        assert!(some.read && some.form && !some.url);
         assert!(terminal.allows(&ClientCall::Kill(String::new())));
         let write = ClientCall::Write {
             path: String::new(),

@@ -61,6 +61,10 @@ uuid_id! {
     /// One permission that an agent asked for. The agent's own id of its request is no key: it may come again.
     PermissionId
 }
+uuid_id! {
+    /// One form or URL that an agent asks people for. The agent's own ids of it are no key.
+    ElicitationId
+}
 
 /// A caller's unit of work. Made by kandev it is a UUIDv7; a caller may bring another name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]

@@ -15,13 +15,15 @@
 //!
 //! What becomes due is in [`deadlines`], how an instance ends in [`ending`], what it is called then in [`verdict`], its first words with the agent in [`handshake`], its turns in [`turns`], and
 //! what each line of output means in [`output`]. Agents of the protocol before JSON-RPC are in [`legacy`]. What the agent asks to be done in its container is in
-//! [`inside`], what it asks to be allowed in [`permissions`].
+//! [`inside`], what it asks to be allowed in [`permissions`], what it asks people for in [`elicitations`].
 
 mod actor;
+mod asked;
 mod asks;
 mod catch_up;
 mod choices;
 mod deadlines;
+mod elicitations;
 mod ending;
 mod engine;
 mod frames;
@@ -56,6 +58,7 @@ use crate::fresh::Stored;
 pub(crate) use actor::{Actor, Parts};
 pub use asks::{AskOutcome, AskRefused};
 pub use choices::Choices;
+pub(crate) use elicitations::MAX_AWAITED;
 pub use ending::Failure;
 pub use permissions::{AnswerRefused, PermissionAnswer};
 pub(crate) use permissions::{MAX_REMEMBERED, ToolKinds};

@@ -41,7 +41,7 @@ pub use instance::{
     Stopped, View,
 };
 pub use launch::{LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources};
-pub use orchestrator::{AnswerError, AskError, Launched, Orchestrator, Parts};
+pub use orchestrator::{AnswerError, AskError, ElicitationError, Launched, Orchestrator, Parts};
 pub use secrets::Sealer;
 pub use settings::Settings;
 pub use wakes::Wakes;

@@ -1,6 +1,7 @@
 //! The way in: launches, and commands to instances.
 
 mod asks;
+mod elicitations;
 mod permissions;
 mod resume;
 mod take_up;
@@ -38,6 +39,7 @@ use crate::wakes::{self, Wakes};
 use crate::{Shared, lease, reconcile, retention};
 
 pub use asks::AskError;
+pub use elicitations::ElicitationError;
 pub use permissions::AnswerError;
 
 /// How long instances have to end when the server does, beyond their own graces.

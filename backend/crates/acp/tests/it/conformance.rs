@@ -192,8 +192,23 @@ const CLIENTS: &[Row] = &[
             "all_is_released_when_the_turn_or_the_instance_ends",
         ],
     ),
-    ("elicitation/create", "not there: -32601", &[]),
-    ("elicitation/complete", "not there: stored", &[]),
+    (
+        "elicitation/create",
+        "`/elicitations`: forms and URLs",
+        &[
+            "a_form_is_seen_everywhere_and_answered_once",
+            "a_form_outlives_the_server_and_the_agent_goes_on",
+            "what_is_offered_is_what_is_handled",
+        ],
+    ),
+    (
+        "elicitation/complete",
+        "an event, and `completed_at`",
+        &[
+            "a_url_is_agreed_to_and_the_agent_tells_when_it_is_done",
+            "a_url_that_is_done_while_the_server_is_away_is_done",
+        ],
+    ),
 ];
 
 const BOTH: &[Row] = &[(

@@ -88,7 +88,7 @@ impl Actor {
         self.ending = Some(Ending { cause, stage });
         let cancels = matches!(self.phase, Phase::Ready) && gentle && self.turns.running.is_some();
         if !cancels {
-            self.cancel_permissions(DecidedBy::InstanceEnd);
+            self.cancel_requests(DecidedBy::InstanceEnd);
         }
         self.cancel_queued("the instance ended");
         match self.phase {
@@ -275,7 +275,7 @@ impl Actor {
     /// Every turn gets its end.
     fn settle_turns(&mut self) {
         self.forget_calls();
-        self.cancel_permissions(DecidedBy::InstanceEnd);
+        self.cancel_requests(DecidedBy::InstanceEnd);
         self.end_task_by_exit();
         self.abandon_inside();
         if self.turns.running.is_some() {

@@ -58,6 +58,9 @@ impl Actor {
                     self.withdraw(&request);
                 }
             }
+            Incoming::Notification { method, params } if method == "elicitation/complete" => {
+                self.elicitation_completed(source, line, params.as_ref().map(|params| params.raw));
+            }
             Incoming::Notification { .. } | Incoming::Unmatched { .. } => self.message(source, line),
             Incoming::Response { id, tag, outcome } => {
                 self.message(source, line);
@@ -201,7 +204,10 @@ impl Actor {
             ("session/request_permission", Some((params, _))) => {
                 self.permission_asked(source, line, id, params);
             }
-            ("session/request_permission", None) => {
+            ("elicitation/create", Some((params, _))) => {
+                self.elicitation_asked(source, line, id, params);
+            }
+            ("session/request_permission" | "elicitation/create", None) => {
                 self.message(source, line);
                 let error = RpcError::new(kandev_acp::rpc_error::INVALID_PARAMS, "params are missing");
                 self.send(outgoing::respond_error(Some(id), &error));
@@ -217,7 +223,10 @@ impl Actor {
 
     /// The agent wants nothing more of what it asked. What has its answer, or was never asked, is left as it is.
     fn withdraw(&mut self, request: &Id) {
-        if !self.withdraw_permission(request) && !self.withdraw_inside(request) {
+        let was_open = self.withdraw_permission(request)
+            || self.withdraw_elicitation(request)
+            || self.withdraw_inside(request);
+        if !was_open {
             tracing::debug!(%request, "the agent takes back what is not open");
         }
     }

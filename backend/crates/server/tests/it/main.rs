@@ -15,6 +15,7 @@ mod cancel_restarts;
 mod config;
 mod containers;
 mod disk_full;
+mod elicitations;
 mod endings;
 mod engine_outage;
 mod handshake;
