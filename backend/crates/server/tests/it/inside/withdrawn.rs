@@ -93,24 +93,40 @@ async fn what_only_looks_is_answered_without_the_helper_and_no_terminal_is_made(
     stack.settle().await;
 }
 
+/// Waits until the helper has been asked for so many files.
+async fn asked(stack: &Stack, id: &str, count: usize) {
+    let pending = |page: &Value| {
+        let events = page["events"].as_array().unwrap();
+        events
+            .iter()
+            .filter(|e| e["data"]["outcome"] == "pending")
+            .count()
+            == count
+    };
+    let path = format!("/agents/{id}/events?kind=fs&limit=500");
+    stack.until(&path, pending).await;
+}
+
 #[tokio::test]
 async fn a_write_that_is_taken_back_is_answered_as_it_was_done_or_not() {
     let stack = start("").await;
     let id = launch(&stack).await;
     let helper = Helper::of(&stack, &id).await;
     helper.stop();
-    let mut script = String::new();
-    for n in 0..40 {
-        let params = json!({"path": format!("/workspace/w{n}"), "content": "x".repeat(64 << 10)});
-        script.push_str(&format!("/later fs/write_text_file {params}\n/cancel-request\n"));
-    }
-    script.push_str("/write asked x\n/answers");
+    let write = |n: usize| {
+        let params = json!({"path": format!("/workspace/w{n}"), "content": "x".repeat(16 << 10)});
+        format!("/id \"{n}\"\n/later fs/write_text_file {params}\n")
+    };
+    let writes: String = (0..40).map(write).collect();
+    let cancels: String = (0..40).map(|n| format!("/cancel-request \"{n}\"\n")).collect();
+    let script = format!("{writes}/await go\n{cancels}/write told x\n/answers");
     let turn = stack.prompt(&id, &script).await;
-    let asked = |page: &Value| page["events"].as_array().unwrap().len() == 40;
-    let events = format!("/agents/{id}/events?kind=fs&limit=500");
-    stack.until(&events, asked).await;
-    helper.go_on();
+    asked(&stack, &id, 40).await;
+    std::fs::write(stack.workspace().join("go"), "").unwrap();
     let path = format!("/agents/{id}/turns/{turn}");
+    let told_all = |t: &Value| t["text"].as_str().is_some_and(|text| text.contains("told"));
+    stack.until(&path, told_all).await;
+    helper.go_on();
     let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
     let said = lines(&ended).split_off(1);
     assert_eq!(said.len(), 40);
@@ -136,9 +152,13 @@ async fn a_write_whose_helper_died_is_not_begun_again() {
     helper.stop();
     let write = json!({"path": "/workspace/never", "content": "x"});
     let script = format!(
-        "/id \"n\"\n/later fs/write_text_file {write}\n/cancel-request\n/write asked x\n/answers\n/fs-write later y"
+        "/id \"n\"\n/later fs/write_text_file {write}\n/await go\n/cancel-request\n/say told\\n\n/answers\n/fs-write later y"
     );
-    let path = says(&stack, &id, &script, "asked").await;
+    let turn = stack.prompt(&id, &script).await;
+    asked(&stack, &id, 1).await;
+    std::fs::write(stack.workspace().join("go"), "").unwrap();
+    let path = format!("/agents/{id}/turns/{turn}");
+    stack.until(&path, |t| t["text"] == "told\n").await;
     rustix::process::kill_process(helper.0, rustix::process::Signal::KILL).unwrap();
     let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
     assert_eq!(
