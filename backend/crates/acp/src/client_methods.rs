@@ -1,11 +1,12 @@
-//! Files and terminals: what an agent asks its client to do, and what it is answered. Source: ACP v1, "File System" and
-//! "Terminals".
+//! Files and terminals: what an agent asks its client to do, and what it is answered; and how it takes that back. Source: ACP v1,
+//! "File System", "Terminals" and "Cancellation".
 
 use kandev_domain::agent_type::Protocol;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::id::Id;
 use crate::json::{self, Fields, elements};
 use crate::rpc_error::{INVALID_PARAMS, RpcError};
 
@@ -122,6 +123,11 @@ fn create(fields: &Fields<'_>) -> Result<ClientCall, RpcError> {
     })))
 }
 
+/// What `$/cancel_request` takes back; none if it names nothing.
+pub fn cancelled_request(params: &RawValue) -> Option<Id> {
+    Id::from_raw(Fields::of(params).get("requestId")?)
+}
+
 /// What a client of this type says that it can do. The merged capabilities decide what is handled, too.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offered {
@@ -131,6 +137,10 @@ pub struct Offered {
     pub write: bool,
     /// All of `terminal/*`.
     pub terminal: bool,
+    /// `elicitation/create` of forms.
+    pub form: bool,
+    /// And of URLs.
+    pub url: bool,
 }
 
 impl Offered {
@@ -140,10 +150,14 @@ impl Offered {
             return Self::default();
         }
         let capabilities = &initialize["clientCapabilities"];
+        // Advertised by an object.
+        let elicits = |mode: &str| capabilities["elicitation"][mode].is_object();
         Self {
             read: capabilities["fs"]["readTextFile"] == true,
             write: capabilities["fs"]["writeTextFile"] == true,
             terminal: capabilities["terminal"] == true,
+            form: elicits("form"),
+            url: elicits("url"),
         }
     }
 
@@ -265,7 +279,9 @@ mod tests {
     fn what_is_offered_is_what_initialize_says() {
         let offered =
             |protocol, capabilities| Offered::of(protocol, &json!({"clientCapabilities": capabilities}));
-        let all = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
+        let all = json!({
+            "fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true, "elicitation": {"form": {}, "url": false},
+        });
         let terminal = Offered {
             terminal: true,
             ..Offered::default()
@@ -275,7 +291,8 @@ mod tests {
             terminal
         );
         assert_eq!(offered(Protocol::Kandev, all.clone()), Offered::default());
-        assert!(offered(Protocol::Auto, all).read);
+        let some = offered(Protocol::Auto, all);
+        assert!(some.read && some.form && !some.url);
         assert!(terminal.allows(&ClientCall::Kill(String::new())));
         let write = ClientCall::Write {
             path: String::new(),

@@ -9,7 +9,7 @@
 //!    noise, which is a line of log. Nothing that an agent writes makes it fail.
 //! 3. The caller takes it on: [`dialect::negotiate`], [`dialect::session_established`] and
 //!    [`dialect::prompt_outcome`] read answers, [`update::read_update`] reads a `session/update`,
-//!    [`permission::PermissionRequest`] reads a permission request. They keep as raw JSON what they do not need to know.
+//!    [`permission::PermissionRequest`] reads a permission request, [`elicitation::ElicitationRequest`] what people are asked. They keep as raw JSON what they do not need to know.
 //!
 //! An agent of the legacy protocol has no peer: [`update::legacy::read`] reads each of its lines.
 //!
@@ -25,6 +25,7 @@
 
 pub mod client_methods;
 pub mod dialect;
+pub mod elicitation;
 pub mod frame;
 pub mod id;
 mod json;

@@ -17,6 +17,8 @@ pub const INVALID_PARAMS: i64 = -32602;
 pub const INTERNAL_ERROR: i64 = -32603;
 /// ACP: authenticate first.
 pub const AUTH_REQUIRED: i64 = -32000;
+/// ACP: the one who asked wanted it no more.
+pub const REQUEST_CANCELLED: i64 = -32800;
 /// ACP: the session, file or other thing is not there.
 pub const RESOURCE_NOT_FOUND: i64 = -32002;
 
@@ -53,6 +55,11 @@ impl RpcError {
     /// The answer to a method that nobody handles.
     pub fn method_not_found(method: &str) -> Self {
         Self::new(METHOD_NOT_FOUND, "Method not found").with_data(&serde_json::json!({ "method": method }))
+    }
+
+    /// The answer to a request that was taken back.
+    pub fn request_cancelled() -> Self {
+        Self::new(REQUEST_CANCELLED, "Request cancelled")
     }
 
     /// True if the agent wants to be authenticated first.

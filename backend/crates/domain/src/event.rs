@@ -42,6 +42,8 @@ pub enum EventKind {
     Gap,
     /// An error that did not end the instance.
     Error,
+    /// What is done at the URL of an elicitation was done.
+    ElicitationCompleted,
 }
 named!(EventKind {
     Status => "status",
@@ -59,6 +61,7 @@ named!(EventKind {
     Log => "log",
     Gap => "gap",
     Error => "error",
+    ElicitationCompleted => "elicitation_completed",
 });
 
 impl EventKind {

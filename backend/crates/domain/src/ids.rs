@@ -61,6 +61,10 @@ uuid_id! {
     /// One permission that an agent asked for. The agent's own id of its request is no key: it may come again.
     PermissionId
 }
+uuid_id! {
+    /// One form or URL that an agent asks people for. The agent's own ids of it are no key.
+    ElicitationId
+}
 
 uuid_id! {
     /// A file that prompts can name.

@@ -5,6 +5,7 @@
 pub mod agent_type;
 pub mod clock;
 pub mod content;
+pub mod elicitation;
 pub mod event;
 pub mod ids;
 pub mod lifecycle;
@@ -17,8 +18,11 @@ pub mod usage;
 
 pub use agent_type::AgentType;
 pub use clock::{Clock, SystemClock};
+pub use elicitation::{ElicitationMode, ElicitationStatus};
 pub use event::{Event, EventKind};
-pub use ids::{CommandId, HomeId, InstanceId, PermissionId, SessionKey, TaskId, TurnId, UploadId};
+pub use ids::{
+    CommandId, ElicitationId, HomeId, InstanceId, PermissionId, SessionKey, TaskId, TurnId, UploadId,
+};
 pub use log::{LogLevel, LogStream};
 pub use mcp::{McpServer, McpTransport, McpTransports};
 pub use permission::{DecidedBy, PermissionStatus, ToolKind};

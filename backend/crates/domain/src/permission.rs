@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pending ──► selected    an option was chosen: by a caller, a rule, or an answer that is remembered
-//!    ├──────► cancelled   none was: the turn or the instance ended, or a caller would not choose
+//!    ├──────► cancelled   none was: the turn or the instance ended, the agent took it back, or a caller would not choose
 //!    └──────► expired     the time was up, and the default was answered
 //! ```
 //! Source of kinds: ACP v1, "Tool Calls".
@@ -93,6 +93,8 @@ pub enum DecidedBy {
     TurnEnd,
     /// The instance ended.
     InstanceEnd,
+    /// The agent: it took its request back.
+    Agent,
     /// kandev: the request had nothing to choose from, or too many are open.
     Limit,
 }
@@ -104,6 +106,7 @@ named!(DecidedBy {
     Cancel => "cancel",
     TurnEnd => "turn_end",
     InstanceEnd => "instance_end",
+    Agent => "agent",
     Limit => "limit",
 });
 

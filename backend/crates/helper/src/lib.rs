@@ -13,4 +13,4 @@ pub mod wire;
 /// The command that gives a connection on stdin and stdout.
 pub const CONNECT: &str = "connect";
 /// The version of the language. Programs of different versions do not meet in one container.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;

@@ -1,6 +1,6 @@
 //! The serving process: one connection at a time, the newest.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kandev_helper::VERSION;
-use kandev_helper::wire::{self, Message, Notice, Reply, Request};
+use kandev_helper::wire::{self, Message, Notice, Reason, Reply, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
@@ -35,6 +35,8 @@ struct Served {
     jobs: SyncSender<Job>,
     waiting: Arc<Mutex<Receiver<Job>>>,
     workers: Mutex<usize>,
+    /// The jobs that wait, by connection and tag: whether they were taken back.
+    cancelled: Mutex<BTreeMap<(u64, u64), bool>>,
 }
 
 /// A request that may take its time.
@@ -55,6 +57,7 @@ pub(crate) fn serve(listener: &UnixListener, keep: Duration) -> io::Result<()> {
         jobs,
         waiting: Arc::new(Mutex::new(waiting)),
         workers: Mutex::new(0),
+        cancelled: Mutex::default(),
     });
     let mut last: Option<UnixStream> = None;
     loop {
@@ -88,6 +91,10 @@ fn comes_somebody(listener: &UnixListener) -> io::Result<bool> {
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+fn cancelled() -> Failure {
+    Failure::new(Reason::Cancelled, "it was taken back".to_owned())
 }
 
 impl Served {
@@ -142,8 +149,19 @@ impl Served {
             },
             Request::Kill(id) => self.terminals.kill(id),
             Request::Follow(id, from) => self.terminals.follow(id, *from),
+            Request::Cancel => return self.cancel(connection, tag),
         };
         self.answer(connection, tag, outcome);
+    }
+
+    /// What is not known, or is being done, gets the answer that it gets.
+    fn cancel(&self, connection: u64, tag: u64) {
+        if self.terminals.unwait(connection, tag) {
+            return self.answer(connection, tag, Err(cancelled()));
+        }
+        if let Some(cancelled) = lock(&self.cancelled).get_mut(&(connection, tag)) {
+            *cancelled = true;
+        }
     }
 
     fn answer(&self, connection: u64, tag: u64, outcome: Result<Reply, Failure>) {
@@ -154,6 +172,7 @@ impl Served {
 
     /// Hands a job to a worker, of which there are more the more are needed. Without any it is done here.
     fn queue(self: &Arc<Self>, job: Job) {
+        lock(&self.cancelled).insert((job.connection, job.tag), false);
         let mut workers = lock(&self.workers);
         if *workers < WORKERS {
             let served = Arc::clone(self);
@@ -182,6 +201,9 @@ impl Served {
     }
 
     fn perform(&self, job: Job) {
+        if lock(&self.cancelled).remove(&(job.connection, job.tag)) == Some(true) {
+            return self.answer(job.connection, job.tag, Err(cancelled()));
+        }
         let outcome = match &job.request {
             Request::Read(file) => files::read(file),
             Request::Write(file) => files::write(file),

@@ -198,6 +198,13 @@ impl Terminal {
         }
     }
 
+    pub(crate) fn unwait(&self, connection: u64, tag: u64) -> bool {
+        let waiting = &mut lock(&self.state).waiting;
+        let before = waiting.len();
+        waiting.retain(|who| *who != (connection, tag));
+        waiting.len() < before
+    }
+
     pub(crate) fn kill(&self) {
         // While the child is there it is not reaped, and the group is its own.
         if lock(&self.child).is_some() {

@@ -75,6 +75,11 @@ impl Terminals {
         Ok(())
     }
 
+    /// Waits no longer; false if nobody did under this tag.
+    pub(crate) fn unwait(&self, connection: u64, tag: u64) -> bool {
+        self.all().iter().any(|terminal| terminal.unwait(connection, tag))
+    }
+
     pub(crate) fn kill(&self, id: &str) -> Result<Reply> {
         self.find(id)?.kill();
         Ok(Reply::Done)

@@ -28,6 +28,9 @@ pub enum Request {
     Release(String),
     /// Tells the terminal's output as it comes, from this offset on.
     Follow(String, u64),
+    /// Nobody wants the answer to the request of this tag any more: if it only waits, it fails now as [`Reason::Cancelled`]; if
+    /// it is being done, it is done. It has no answer of its own.
+    Cancel,
 }
 
 /// A file to be read.
@@ -174,6 +177,8 @@ reasons! {
     UnknownTerminal => "unknown_terminal",
     /// Too many are open.
     TooMany => "too_many",
+    /// It was taken back before it was begun.
+    Cancelled => "cancelled",
     /// Anything else that the system said.
     Io => "io",
 }

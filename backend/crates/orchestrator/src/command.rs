@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kandev_acp::dialect::Ask;
+use kandev_acp::elicitation::Action;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::{Refusal, WhenBusy};
-use kandev_domain::{CommandId, InstanceId, PermissionId};
+use kandev_domain::{CommandId, ElicitationId, InstanceId, PermissionId};
 use kandev_store::commands::{self, Handed};
 use kandev_store::notify::{self, Wake};
 use kandev_store::{StoreError, instances};
@@ -94,6 +95,10 @@ pub(crate) enum Request {
         permission: PermissionId,
         answer: PermissionAnswer,
     },
+    Elicitation {
+        elicitation: ElicitationId,
+        answer: Action,
+    },
 }
 
 /// What came of it.
@@ -104,6 +109,8 @@ pub(crate) enum Answer {
     Cancel(Cancelled),
     Stop(Stopped),
     Permission(Result<(), AnswerRefused>),
+    /// Whether it was open.
+    Elicitation(bool),
     Ask(Result<AskOutcome, AskRefused>),
     /// The agent has no way to be told so.
     Unsupported(String),

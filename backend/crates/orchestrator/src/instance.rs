@@ -17,14 +17,16 @@
 //!
 //! What becomes due is in [`deadlines`], how an instance ends in [`ending`], how one starts again in [`restart`], what it is called then in [`verdict`], its first words with the agent in [`handshake`], its turns in [`turns`], and
 //! what each line of output means in [`output`]. Agents of the protocol before JSON-RPC are in [`legacy`]. What the agent asks to be done in its container is in
-//! [`inside`], what it asks to be allowed in [`permissions`].
+//! [`inside`], what it asks to be allowed in [`permissions`], what it asks people for in [`elicitations`].
 
 mod actor;
+mod asked;
 mod asks;
 mod catch_up;
 mod choices;
 mod costs;
 mod deadlines;
+mod elicitations;
 mod ending;
 mod engine;
 mod frames;
@@ -63,6 +65,7 @@ pub(crate) use actor::{Actor, Parts};
 pub use asks::{AskOutcome, AskRefused};
 pub use choices::{Choices, Offered};
 pub(crate) use costs::SESSION_COST;
+pub(crate) use elicitations::MAX_AWAITED;
 pub use ending::Failure;
 pub use permissions::{AnswerRefused, PermissionAnswer};
 pub(crate) use permissions::{MAX_REMEMBERED, ToolKinds};

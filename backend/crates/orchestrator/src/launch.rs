@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kandev_domain::content::Prompt;
+use kandev_domain::elicitation::ElicitationDefault;
 use kandev_domain::permission::{PermissionDefault, PermissionRules, Remembered};
 use kandev_domain::status::{InstanceLifecycle, PermissionPolicy};
 use kandev_domain::usage::Cost;
@@ -94,6 +95,10 @@ pub struct LaunchOptions {
     pub permission_timeout_seconds: Option<u64>,
     /// In place of the server's.
     pub permission_default: Option<PermissionDefault>,
+    /// In place of the server's.
+    pub elicitation_timeout_seconds: Option<u64>,
+    /// In place of the server's.
+    pub elicitation_default: Option<ElicitationDefault>,
     /// What to do when the session cannot be resumed.
     #[serde(default)]
     pub on_lost: OnLost,
@@ -379,6 +384,7 @@ fn check_resources(options: &LaunchOptions) -> Result<(), LaunchError> {
         ("timeout_seconds", options.timeout_seconds),
         ("idle_timeout_seconds", options.idle_timeout_seconds),
         ("permission_timeout_seconds", options.permission_timeout_seconds),
+        ("elicitation_timeout_seconds", options.elicitation_timeout_seconds),
     ] {
         if value.is_some_and(|s| s == 0 || s > year) {
             return Err(LaunchError::invalid(field, "must be 1 second to a year"));

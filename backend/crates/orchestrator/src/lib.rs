@@ -43,7 +43,9 @@ pub use instance::{
 pub use launch::{
     AdditionalDirectory, LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources, ResumeRequest,
 };
-pub use orchestrator::{AnswerError, AskError, FileError, Launched, Orchestrator, Parts};
+pub use orchestrator::{
+    AnswerError, AskError, ElicitationError, FileError, Launched, Orchestrator, Parts,
+};
 pub use secrets::Sealer;
 pub use settings::Settings;
 pub use wakes::Wakes;

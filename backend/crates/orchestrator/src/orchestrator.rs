@@ -1,6 +1,7 @@
 //! The way in: launches, and commands to instances.
 
 mod asks;
+mod elicitations;
 mod files;
 mod permissions;
 mod resume;
@@ -42,6 +43,7 @@ use crate::wakes::{self, Wakes};
 use crate::{Shared, lease, reconcile, retention};
 
 pub use asks::AskError;
+pub use elicitations::ElicitationError;
 pub use files::FileError;
 pub use permissions::AnswerError;
 

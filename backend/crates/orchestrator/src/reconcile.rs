@@ -13,17 +13,20 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
+use kandev_acp::elicitation::Action;
 use kandev_acp::permission::Choice;
 use kandev_domain::status::TurnStatus;
 use kandev_domain::{
-    DecidedBy, EventKind, FailureCode, InstanceId, InstanceStatus, LogLevel, PermissionStatus, TurnState,
+    DecidedBy, ElicitationStatus, EventKind, FailureCode, InstanceId, InstanceStatus, LogLevel,
+    PermissionStatus, TurnState,
 };
 use kandev_runtime::{ContainerState, ContainerSummary, LABEL_INSTANCE, RuntimeError};
+use kandev_store::elicitations::{Elicitation, ElicitationEnd};
 use kandev_store::instances::Instance;
 use kandev_store::journal::Change;
 use kandev_store::permissions::{Permission, PermissionEnd};
 use kandev_store::turns::TurnPatch;
-use kandev_store::{StoreError, instances, journal, permissions, servers, turns};
+use kandev_store::{StoreError, elicitations, instances, journal, permissions, servers, turns};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -273,6 +276,9 @@ async fn lose(
     for permission in permissions::pending(&shared.pool, instance.id).await? {
         cancel_permission(&mut outbox, permission, now);
     }
+    for elicitation in elicitations::pending(&shared.pool, instance.id).await? {
+        cancel_elicitation(&mut outbox, elicitation, now);
+    }
     let context = Context {
         session_id: instance.session_id.clone(),
         turn_id: None,
@@ -313,6 +319,25 @@ fn cancel_permission(outbox: &mut Outbox, permission: Permission, now: DateTime<
         outcome: outcome.get().to_owned(),
         decided_by: by,
         remembered: None,
+        answered_at: now,
+    }));
+}
+
+/// The same.
+fn cancel_elicitation(outbox: &mut Outbox, elicitation: Elicitation, now: DateTime<Utc>) {
+    let (status, by) = (ElicitationStatus::Cancelled, DecidedBy::InstanceEnd);
+    let outcome = Action::Cancel.outcome();
+    let data = json!({"id": elicitation.id, "status": status, "outcome": outcome, "decided_by": by, "answered_at": now});
+    let context = Context {
+        session_id: elicitation.session_id,
+        turn_id: elicitation.turn_id,
+    };
+    outbox.event(now, EventKind::ElicitationResolved, context, &data);
+    outbox.change(Change::ElicitationAnswered(ElicitationEnd {
+        id: elicitation.id,
+        status,
+        outcome: outcome.get().to_owned(),
+        decided_by: by,
         answered_at: now,
     }));
 }

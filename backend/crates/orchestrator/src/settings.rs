@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kandev_domain::elicitation::ElicitationDefault;
 use kandev_domain::permission::PermissionDefault;
 
 use crate::retention::Retention;
@@ -42,6 +43,10 @@ pub struct Settings {
     pub permission_timeout: Option<Duration>,
     /// What is answered then, where its launch does not say.
     pub permission_default: PermissionDefault,
+    /// How long an elicitation waits for an answer, where its launch does not say and this is limited.
+    pub elicitation_timeout: Option<Duration>,
+    /// What is answered then, where its launch does not say.
+    pub elicitation_default: ElicitationDefault,
     /// How many instances have a container at once.
     pub max_instances: usize,
     /// How many prompts may wait for a turn's end.
@@ -78,6 +83,8 @@ impl Default for Settings {
             idle_timeout: None,
             permission_timeout: None,
             permission_default: PermissionDefault::default(),
+            elicitation_timeout: None,
+            elicitation_default: ElicitationDefault::default(),
             max_instances: 64,
             max_prompt_queue: 16,
             log_file_bytes: 64 << 20,

@@ -151,6 +151,8 @@ fn settings(config: &Config) -> Settings {
         idle_timeout: config.idle_timeout,
         permission_timeout: config.permission_timeout,
         permission_default: config.permission_default,
+        elicitation_timeout: config.elicitation_timeout,
+        elicitation_default: config.elicitation_default,
         max_instances: config.max_instances,
         max_prompt_queue: config.max_prompt_queue,
         log_file_bytes: config.container_log_file_bytes as u64,

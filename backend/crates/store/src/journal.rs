@@ -20,6 +20,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{Connection, PgPool};
 
 use crate::commands::Answer;
+use crate::elicitations::{ElicitationCompletion, ElicitationEnd, NewElicitation};
 use crate::error::{Result, StoreError};
 use crate::instances::InstancePatch;
 use crate::notify::{self, Wake};
@@ -67,6 +68,12 @@ pub enum Change {
     PermissionAsked(Box<NewPermission>),
     /// It has its answer.
     PermissionAnswered(PermissionEnd),
+    /// The agent asks people for something.
+    ElicitationAsked(Box<NewElicitation>),
+    /// It has its answer.
+    ElicitationAnswered(ElicitationEnd),
+    /// What was to be done elsewhere was done.
+    ElicitationCompleted(ElicitationCompletion),
 }
 
 /// Consecutive events of one instance, ready to be stored.
@@ -363,5 +370,8 @@ async fn apply(connection: &mut PgConnection, change: &Change, now: DateTime<Utc
         Change::Answer(answer) => answer.write(connection).await,
         Change::PermissionAsked(permission) => permission.insert(connection).await,
         Change::PermissionAnswered(end) => end.apply(connection).await,
+        Change::ElicitationAsked(elicitation) => elicitation.insert(connection).await,
+        Change::ElicitationAnswered(end) => end.apply(connection).await,
+        Change::ElicitationCompleted(completion) => completion.apply(connection).await,
     }
 }

@@ -4,13 +4,15 @@
 //! checks how many rows it touched.
 
 pub mod commands;
-pub mod error;
+pub mod elicitations;
+mod error;
 pub mod instances;
 pub mod journal;
 pub mod notify;
 pub mod page;
 pub mod permissions;
 pub mod record;
+mod requests;
 pub mod servers;
 pub mod sessions;
 pub mod snapshot;

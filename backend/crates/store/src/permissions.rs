@@ -9,6 +9,7 @@ use sqlx::{PgPool, Row};
 use crate::error::{Result, StoreError};
 use crate::page::{Cursor, Page};
 use crate::pg_text;
+use crate::requests::{self, parse};
 
 const TABLE: &str = "permissions";
 
@@ -139,15 +140,6 @@ pub struct Permission {
     pub answered_at: Option<DateTime<Utc>>,
 }
 
-fn parse<T>(id: PermissionId, column: &'static str, text: &str) -> Result<T>
-where
-    T: std::str::FromStr,
-    T::Err: std::fmt::Display,
-{
-    text.parse()
-        .map_err(|e| StoreError::bad_row(TABLE, column, id, e))
-}
-
 impl TryFrom<&PgRow> for Permission {
     type Error = StoreError;
 
@@ -160,12 +152,14 @@ impl TryFrom<&PgRow> for Permission {
             session_id: row.try_get("session_id")?,
             turn_id: row.try_get::<Option<_>, _>("turn_id")?.map(TurnId),
             request_id: row.try_get("request_id")?,
-            tool_kind: parse(id, "tool_kind", row.try_get("tool_kind")?)?,
+            tool_kind: parse(TABLE, id, "tool_kind", row.try_get("tool_kind")?)?,
             tool_call: row.try_get("tool_call")?,
             options: row.try_get("options")?,
-            status: parse(id, "status", row.try_get("status")?)?,
+            status: parse(TABLE, id, "status", row.try_get("status")?)?,
             outcome: row.try_get("outcome")?,
-            decided_by: decided_by.map(|by| parse(id, "decided_by", &by)).transpose()?,
+            decided_by: decided_by
+                .map(|by| parse(TABLE, id, "decided_by", &by))
+                .transpose()?,
             requested_at: row.try_get("requested_at")?,
             expires_at: row.try_get("expires_at")?,
             answered_at: row.try_get("answered_at")?,
@@ -201,38 +195,12 @@ pub async fn list(
     after: Option<&Cursor>,
     limit: i64,
 ) -> Result<Page<Permission>> {
-    const FILTER: &str = "($1::uuid IS NULL OR instance_id = $1) AND (cardinality($2::text[]) = 0 OR status = ANY($2)) \
-         AND ($3::text IS NULL OR instance_id IN (SELECT id FROM agent_instances WHERE task_id = $3))";
-    let statuses: Vec<&str> = filter.statuses.iter().map(|s| s.as_str()).collect();
-    let task_id = filter.task_id.as_deref().map(pg_text);
-    let total: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!(
-        "SELECT count(*) FROM permissions WHERE {FILTER}"
-    )))
-    .bind(filter.instance_id.map(|id| id.0))
-    .bind(&statuses)
-    .bind(task_id.as_deref())
-    .fetch_one(pool)
-    .await?;
-    let sql = format!(
-        "SELECT * FROM permissions WHERE {FILTER} AND ($4::uuid IS NULL OR id < $4) ORDER BY id DESC LIMIT $5"
-    );
-    let rows = sqlx::query(sqlx::AssertSqlSafe(sql))
-        .bind(filter.instance_id.map(|id| id.0))
-        .bind(&statuses)
-        .bind(task_id.as_deref())
-        // A cursor of another list names no place in this one, which then ends.
-        .bind(after.map(|c| c.key.parse().unwrap_or(uuid::Uuid::nil())))
-        .bind(limit + 1)
-        .fetch_all(pool)
-        .await?;
-    let items = rows
-        .iter()
-        .map(Permission::try_from)
-        .collect::<Result<Vec<_>>>()?;
-    Ok(Page::cut(items, limit, total, |p| Cursor {
-        created_at: p.requested_at,
-        key: p.id.to_string(),
-    }))
+    let filter = requests::Filter {
+        instance_id: filter.instance_id,
+        task_id: filter.task_id.as_deref(),
+        statuses: filter.statuses.iter().map(|s| s.as_str()).collect(),
+    };
+    requests::page(pool, TABLE, &filter, after, limit).await
 }
 
 /// Those of an instance that wait for an answer, oldest first.

@@ -4,6 +4,7 @@ use kandev_domain::{InstanceId, InstanceStatus, SessionKey, TaskId, TurnState};
 use sqlx::postgres::PgConnection;
 use sqlx::{PgPool, Row};
 
+use crate::elicitations::{self, Elicitation};
 use crate::error::{Result, StoreError};
 use crate::permissions::{self, Permission};
 use crate::turns::{self, Turn};
@@ -35,6 +36,8 @@ pub struct Snapshot {
     pub total_turns: i64,
     /// Permission requests that wait for an answer, oldest first.
     pub permissions: Vec<Permission>,
+    /// Elicitations that wait for an answer, oldest first.
+    pub elicitations: Vec<Elicitation>,
 }
 
 /// Reads one, with at most so many turns; none if there is no such instance.
@@ -72,7 +75,8 @@ async fn read_on(connection: &mut PgConnection, id: InstanceId, max_turns: i64) 
     };
     let mut turns = turns::last(connection, id, max_turns).await?;
     turns.reverse();
-    let permissions = permissions::pending_on(connection, id).await?;
+    let permissions = permissions::pending_on(&mut *connection, id).await?;
+    let elicitations = elicitations::pending_on(connection, id).await?;
     let text = |column: &str| row.try_get::<String, _>(column);
     Ok(Some(Snapshot {
         seq: row.try_get("seq")?,
@@ -94,5 +98,6 @@ async fn read_on(connection: &mut PgConnection, id: InstanceId, max_turns: i64) 
         turns,
         total_turns: row.try_get("total_turns")?,
         permissions,
+        elicitations,
     }))
 }

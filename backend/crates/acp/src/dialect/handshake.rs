@@ -46,6 +46,7 @@ pub fn initialize_params(
     let mut capabilities = json!({
         "fs": {"readTextFile": true, "writeTextFile": true},
         "terminal": true,
+        "elicitation": {"form": {}, "url": {}},
     });
     for (key, value) in extra_client_capabilities {
         merge(&mut capabilities[key.as_str()], value);

@@ -204,14 +204,33 @@ const CLIENTS: &[Row] = &[
             "all_is_released_when_the_turn_or_the_instance_ends",
         ],
     ),
-    ("elicitation/create", "not there: -32601", &[]),
-    ("elicitation/complete", "not there: stored", &[]),
+    (
+        "elicitation/create",
+        "`/elicitations`: forms and URLs",
+        &[
+            "a_form_is_seen_everywhere_and_answered_once",
+            "a_form_outlives_the_server_and_the_agent_goes_on",
+            "what_is_offered_is_what_is_handled",
+        ],
+    ),
+    (
+        "elicitation/complete",
+        "an event, and `completed_at`",
+        &[
+            "a_url_is_agreed_to_and_the_agent_tells_when_it_is_done",
+            "a_url_that_is_done_while_the_server_is_away_is_done",
+        ],
+    ),
 ];
 
 const BOTH: &[Row] = &[(
     "$/cancel_request",
-    "to an agent that does not answer in time; from an agent it is only stored",
-    &["an_agent_that_is_slow_to_answer_is_told_that_nobody_waits"],
+    "to an agent that does not answer in time; from an agent it takes back what it asked and has no answer to (-32800)",
+    &[
+        "an_agent_that_is_slow_to_answer_is_told_that_nobody_waits",
+        "what_the_agent_takes_back_is_closed_and_nobody_can_answer_it",
+        "who_waits_no_longer_is_answered_and_the_process_runs_on",
+    ],
 )];
 
 fn repository() -> PathBuf {

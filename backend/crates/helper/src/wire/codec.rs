@@ -128,6 +128,7 @@ impl Request {
             Self::Kill(id) => frame(6).text(id),
             Self::Release(id) => frame(7).text(id),
             Self::Follow(id, from) => frame(8).text(id).number(*from),
+            Self::Cancel => frame(9),
         }
         .done()
     }
@@ -166,6 +167,7 @@ impl Request {
             6 => Self::Kill(fields.text()?),
             7 => Self::Release(fields.text()?),
             8 => Self::Follow(fields.text()?, fields.number()?),
+            9 => Self::Cancel,
             _ => return Err(Malformed),
         };
         fields.end()?;
@@ -271,6 +273,7 @@ mod tests {
             Request::Kill(text("t")),
             Request::Release(text("t")),
             Request::Follow(text("t"), 5),
+            Request::Cancel,
         ]
     }
 

@@ -30,10 +30,17 @@ pub(super) enum Ask {
         method: String,
         params: Value,
     },
+    /// A request that is waited for later.
+    Later {
+        method: String,
+        params: Value,
+    },
     Notify {
         method: String,
         params: Value,
     },
+    /// Takes a request back; none: the last one that is waited for later.
+    CancelRequest(Option<String>),
     Id(String),
     Batch,
 }
@@ -54,6 +61,16 @@ impl Ask {
                 method: required(name, "a method", method)?,
                 params: params()?,
             },
+            "later" => Self::Later {
+                method: required(name, "a method", method)?,
+                params: params()?,
+            },
+            "cancel-request" => Self::CancelRequest(if rest.trim().is_empty() {
+                None
+            } else {
+                json_arg(name, rest)?;
+                Some(rest.trim().to_owned())
+            }),
             "notify" => Self::Notify {
                 method: required(name, "a method", method)?,
                 params: params()?,
@@ -75,11 +92,24 @@ impl Ask {
                 keep,
                 times,
             } => ask_permission(run, &kinds, announced, keep, times),
-            Self::Request { method, mut params } => {
-                if let Some(object) = params.as_object_mut() {
-                    let session = json!(run.turn.session.id);
-                    object.entry("sessionId").or_insert(session);
-                }
+            Self::Later { method, params } => {
+                let params = with_session(run, params);
+                let id = send(run, &method, &params);
+                run.unanswered.push(id);
+                Ok(())
+            }
+            Self::CancelRequest(id) => {
+                let id = id.or_else(|| run.unanswered.last().cloned());
+                let id = id.unwrap_or_else(|| NULL_ID.to_owned());
+                // As written: ids need not be what a parser makes of them.
+                let line = format!(
+                    r#"{{"jsonrpc":"2.0","method":"$/cancel_request","params":{{"requestId":{id}}}}}"#
+                );
+                run.agent().out().line(&line);
+                Ok(())
+            }
+            Self::Request { method, params } => {
+                let params = with_session(run, params);
                 let id = send(run, &method, &params);
                 let answer = run.turn.signal.wait_answer(&id, None, Duration::ZERO);
                 run.turn.signal.check()?;
@@ -128,6 +158,14 @@ fn permission(name: &str, rest: &str) -> Result<Ask, String> {
         keep,
         times,
     })
+}
+
+fn with_session(run: &Run<'_>, mut params: Value) -> Value {
+    if let Some(object) = params.as_object_mut() {
+        let session = json!(run.turn.session.id);
+        object.entry("sessionId").or_insert(session);
+    }
+    params
 }
 
 pub(super) fn send(run: &mut Run<'_>, method: &str, params: &Value) -> String {

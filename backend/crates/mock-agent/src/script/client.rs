@@ -158,7 +158,14 @@ impl Client {
             Self::Answers => {
                 for id in std::mem::take(&mut run.unanswered) {
                     let answer = wait(run, &id);
-                    run.report("answer", &said(answer.as_ref(), end));
+                    let good = |result: &Value| {
+                        if result.get("exitCode").is_some() {
+                            end(result)
+                        } else {
+                            result.to_string()
+                        }
+                    };
+                    run.report("answer", &said(answer.as_ref(), good));
                 }
                 run.turn.signal.check()
             }

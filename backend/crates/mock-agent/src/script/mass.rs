@@ -2,26 +2,47 @@
 
 use std::time::Duration;
 
-use crate::args::{number, size, unescape, word};
+use super::tools::resolve;
+use crate::args::{number, required, size, unescape, word};
 use crate::clock;
 use crate::fault::numbered;
 use crate::turn::{Halt, Run, message_chunk};
 
 /// How much of a flood is written at once, in bytes.
 const PIECE: usize = 64 << 10;
+/// How often is looked for a file.
+const LOOK: Duration = Duration::from_millis(10);
 /// Stands for the text of a flood's update in its template.
 const MARK: &str = "FLOODTEXT";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mass {
     Sleep(Duration),
-    Slow { count: u64, pause: Duration },
-    Flood { count: usize, bytes: usize, prose: bool },
-    Clock { count: u64, pause: Duration },
+    /// Until this file is there.
+    Await(String),
+    Slow {
+        count: u64,
+        pause: Duration,
+    },
+    Flood {
+        count: usize,
+        bytes: usize,
+        prose: bool,
+    },
+    Clock {
+        count: u64,
+        pause: Duration,
+    },
     Hang,
-    Late { after: Duration, text: String },
+    Late {
+        after: Duration,
+        text: String,
+    },
     Line(usize),
-    Halves { bytes: usize, pause: Duration },
+    Halves {
+        bytes: usize,
+        pause: Duration,
+    },
     Endless(usize),
 }
 
@@ -31,6 +52,7 @@ impl Mass {
         let millis = |text: &str| number(name, text).map(Duration::from_millis);
         Ok(Some(match name {
             "sleep" => Self::Sleep(millis(rest)?),
+            "await" => Self::Await(required(name, "a path", rest)?),
             "slow" => Self::Slow {
                 count: number(name, first)?,
                 pause: millis(second)?,
@@ -69,6 +91,13 @@ impl Mass {
     pub(super) fn run(self, run: &mut Run<'_>) -> Result<(), Halt> {
         match self {
             Self::Sleep(time) => run.turn.signal.sleep(time),
+            Self::Await(path) => {
+                let path = resolve(run, &path);
+                while !path.exists() {
+                    run.turn.signal.sleep(LOOK)?;
+                }
+                Ok(())
+            }
             Self::Slow { count, pause } => {
                 for n in 1..=count {
                     run.turn.signal.sleep(pause)?;

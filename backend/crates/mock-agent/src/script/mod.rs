@@ -2,6 +2,7 @@
 
 mod ask;
 mod client;
+mod elicit;
 mod end;
 mod look;
 mod mass;
@@ -19,6 +20,7 @@ enum Directive {
     Tool(tools::Tool),
     Ask(ask::Ask),
     Client(client::Client),
+    Elicit(elicit::Elicit),
     Mass(mass::Mass),
     End(end::End),
     Look(look::Look),
@@ -42,6 +44,9 @@ fn parse(line: &str) -> Result<Directive, String> {
     }
     if found.is_none() {
         found = client::Client::parse(name, rest)?.map(Directive::Client);
+    }
+    if found.is_none() {
+        found = elicit::Elicit::parse(name, rest)?.map(Directive::Elicit);
     }
     if found.is_none() {
         found = mass::Mass::parse(name, rest)?.map(Directive::Mass);
@@ -76,6 +81,7 @@ fn perform(run: &mut Run<'_>, directive: Directive) -> Result<(), Halt> {
         Directive::Tool(tool) => tool.run(run)?,
         Directive::Ask(ask) => ask.run(run)?,
         Directive::Client(client) => client.run(run)?,
+        Directive::Elicit(elicit) => elicit.run(run)?,
         Directive::Mass(mass) => mass.run(run)?,
         Directive::End(end) => end.run(run)?,
         Directive::Look(look) => look.run(run),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kandev_acp::dialect::Negotiated;
 use kandev_acp::{FrameWriter, KandevState, Line, Peer};
-use kandev_domain::lifecycle::{self, Decision, State};
+use kandev_domain::lifecycle::{self, Decision};
 use kandev_domain::{EventKind, InstanceStatus, LogLevel, SessionKey, TurnState};
 use kandev_runtime::{Channel, ContainerId, ExitStatus, ExitWatch, RunSign, RuntimeError};
 use kandev_store::journal::{Change, Position};
@@ -144,6 +144,7 @@ pub(crate) struct Actor {
     pub(super) initialize: Option<Bytes>,
     pub(super) turns: Turns,
     pub(super) permissions: super::permissions::Permissions,
+    pub(super) elicitations: super::elicitations::Elicitations,
     pub(super) inside: super::inside::Inside,
     pub(super) asks: super::asks::Asks,
     pub(super) status: InstanceStatus,
@@ -273,6 +274,7 @@ impl Actor {
             initialize: None,
             turns: Turns::default(),
             permissions: super::permissions::Permissions::with(spec.remembered.clone()),
+            elicitations: super::elicitations::Elicitations::default(),
             inside: super::inside::Inside::default(),
             asks: super::asks::Asks::default(),
             status: InstanceStatus::Starting,
@@ -510,17 +512,6 @@ impl Actor {
         }
     }
 
-    fn admission(&self) -> State {
-        State {
-            status: self.status,
-            turn: self.turn_state(),
-            queued: self.turns.queued(),
-            asking: self.permissions.open_count(),
-            queue_limit: self.shared.settings.max_prompt_queue,
-            stopping: self.is_stopping(),
-        }
-    }
-
     fn command(&mut self, command: Command) {
         let Command { request, reply } = command;
         match request {
@@ -557,6 +548,10 @@ impl Actor {
             Request::Permission { permission, answer } => {
                 let answer = self.answer_permission(permission, &answer);
                 self.reply(reply, Answer::Permission(answer));
+            }
+            Request::Elicitation { elicitation, answer } => {
+                let was_open = self.answer_elicitation(elicitation, &answer);
+                self.reply(reply, Answer::Elicitation(was_open));
             }
         }
     }

@@ -48,6 +48,7 @@ impl Actor {
                 consider(self.cancel_until().filter(|_| self.stalled.is_none()));
                 consider(self.turns.running.as_ref().and_then(|r| r.until));
                 consider(self.permissions.until());
+                consider(self.elicitations.until());
                 consider(self.asks.until());
                 consider(self.idle_until());
             }
@@ -75,7 +76,7 @@ impl Actor {
 
     /// Who waits for an answer is not idle.
     fn idle_until(&self) -> Option<Instant> {
-        if self.permissions.open_count() > 0 {
+        if self.asking() > 0 {
             return None;
         }
         let own = self.spec.options.idle_timeout_seconds.map(Duration::from_secs);
@@ -151,6 +152,7 @@ impl Actor {
                 self.cancel(Some("the turn's time is up".to_owned()));
             }
             (_, None) if due(self.permissions.until()) => self.expire_permissions(),
+            (_, None) if due(self.elicitations.until()) => self.expire_elicitations(),
             (_, None) if due(self.asks.until()) => self.expire_asks(),
             (_, None) if due(self.idle_until()) => self.end(self.cause_of_idleness()),
             (_, None) => {}

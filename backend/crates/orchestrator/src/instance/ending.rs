@@ -96,7 +96,7 @@ impl Actor {
             self.begin_restart();
         } else {
             if !cancels {
-                self.cancel_permissions(DecidedBy::InstanceEnd);
+                self.cancel_requests(DecidedBy::InstanceEnd);
             }
             self.cancel_queued("the instance ended");
         }
@@ -287,7 +287,7 @@ impl Actor {
             return self.settle_for_restart();
         }
         self.forget_calls();
-        self.cancel_permissions(DecidedBy::InstanceEnd);
+        self.cancel_requests(DecidedBy::InstanceEnd);
         self.end_task_by_exit();
         self.abandon_inside();
         if self.turns.running.is_some() {

@@ -10,12 +10,13 @@
 //! are on record until they are written, like all frames; those with contents are made again.
 //!
 //! What each request is to the helper is in [`op`], what its replies are to the agent in [`answer`], and what becomes of
-//! terminals in [`terminals`].
+//! terminals in [`terminals`], what the agent takes back in [`withdrawn`].
 
 mod answer;
 mod op;
 mod terminals;
 mod told;
+mod withdrawn;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,6 +71,9 @@ struct Open {
     session_id: Option<String>,
     turn_id: Option<kandev_domain::TurnId>,
     op: Op,
+    /// The agent took it back, and the helper says what becomes of it.
+    #[serde(default)]
+    withdrawn: bool,
     /// It is on record, and may be asked for.
     #[serde(skip)]
     recorded: bool,
@@ -201,6 +205,7 @@ impl Actor {
             session_id: context.session_id,
             turn_id: context.turn_id,
             op,
+            withdrawn: false,
             recorded: false,
             answered: None,
         };
@@ -298,6 +303,9 @@ impl Actor {
         let Some(open) = found.filter(|open| open.recorded && open.answered.is_none()) else {
             return;
         };
+        if open.withdrawn {
+            return self.replied(tag, withdrawn::failed());
+        }
         if let Some(request) = open.op.request(&self.spec.agent_type) {
             return self.inside.send(tag, request);
         }
@@ -359,7 +367,14 @@ impl Actor {
             self.lose_terminal(id);
         }
         let answer = match self.answer_of_terminals(&open.op) {
-            Some(known) if !matches!(reply, Reply::Exited(_) | Reply::Done) => known,
+            Some(known)
+                if !matches!(
+                    reply,
+                    Reply::Exited(_) | Reply::Done | Reply::Failed(wire::Reason::Cancelled, _)
+                ) =>
+            {
+                known
+            }
             _ => {
                 let limit = open.op.terminal().map_or(op::KEPT, |id| self.kept_of(id));
                 answer::of(&open.op, reply, &self.spec.agent_type.fs, limit)

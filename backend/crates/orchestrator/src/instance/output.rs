@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use kandev_acp::client_methods::cancelled_request;
 use kandev_acp::{Dialect, Effect as Said, Id, Incoming, KandevState, Line, RpcError, outgoing, read_update};
 use kandev_domain::{EventKind, LogLevel, LogStream};
 use kandev_runtime::{Channel, RuntimeError};
@@ -52,6 +53,15 @@ impl Actor {
                 Some(params) => self.update(source, line, params.raw, params.range),
                 None => self.message(source, line),
             },
+            Incoming::Notification { method, params } if method == "$/cancel_request" => {
+                self.message(source, line);
+                if let Some(request) = params.and_then(|params| cancelled_request(params.raw)) {
+                    self.withdraw(&request);
+                }
+            }
+            Incoming::Notification { method, params } if method == "elicitation/complete" => {
+                self.elicitation_completed(source, line, params.as_ref().map(|params| params.raw));
+            }
             Incoming::Notification { .. } | Incoming::Unmatched { .. } => self.message(source, line),
             Incoming::Response { id, tag, outcome } => {
                 self.message(source, line);
@@ -205,7 +215,10 @@ impl Actor {
             ("session/request_permission", Some((params, _))) => {
                 self.permission_asked(source, line, id, params);
             }
-            ("session/request_permission", None) => {
+            ("elicitation/create", Some((params, _))) => {
+                self.elicitation_asked(source, line, id, params);
+            }
+            ("session/request_permission" | "elicitation/create", None) => {
                 self.message(source, line);
                 let error = RpcError::new(kandev_acp::rpc_error::INVALID_PARAMS, "params are missing");
                 self.send(outgoing::respond_error(Some(id), &error));
@@ -216,6 +229,16 @@ impl Actor {
                     self.send(outgoing::method_not_found(id, method));
                 }
             }
+        }
+    }
+
+    /// The agent wants nothing more of what it asked. What has its answer, or was never asked, is left as it is.
+    fn withdraw(&mut self, request: &Id) {
+        let was_open = self.withdraw_permission(request)
+            || self.withdraw_elicitation(request)
+            || self.withdraw_inside(request);
+        if !was_open {
+            tracing::debug!(%request, "the agent takes back what is not open");
         }
     }
 

@@ -9,8 +9,8 @@ mod open;
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
+use kandev_acp::Id;
 use kandev_acp::permission::{Choice, PermissionRequest, PermissionResponse, choose};
-use kandev_acp::{Id, outgoing};
 use kandev_domain::permission::PermissionDefault;
 use kandev_domain::status::PermissionPolicy;
 use kandev_domain::{
@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use open::{MAX_WORDS, Open};
 
-use super::actor::{Actor, Phase};
+use super::actor::Actor;
 
 pub(super) use open::Permissions;
 pub(crate) use open::{MAX_REMEMBERED, ToolKinds};
@@ -103,17 +103,14 @@ impl Actor {
             TurnState::Prompting if self.permissions.open.iter().any(|open| open.turn == running) => {
                 TurnState::AwaitingPermission
             }
+            TurnState::Prompting if self.elicitations.wait_in(running) => TurnState::AwaitingInput,
             state => state,
         }
     }
 
     /// The agent asks for a permission, in a turn or outside of one.
     pub(super) fn permission_asked(&mut self, source: Source, line: Bytes, id: &Id, params: &RawValue) {
-        if self.permissions.open.iter().any(|open| open.request == *id) {
-            let text = format!(
-                "the agent asks again under the id {id} of an open request; there will be one answer"
-            );
-            self.log(LogLevel::Warn, text);
+        if self.asks_again(id) {
             return self.message(source, line);
         }
         let request = PermissionRequest::read(params);
@@ -282,18 +279,7 @@ impl Actor {
         if let Some(answer) = remembered {
             self.permissions.remember(answer);
         }
-        let hears = match self.phase {
-            Phase::Handshaking | Phase::Ready => self.link.as_ref().is_some_and(|link| !link.ended),
-            Phase::Reconnecting(_) => true,
-            _ => false,
-        };
-        if hears {
-            let response = PermissionResponse { outcome: &outcome };
-            self.send(outgoing::respond(&open.request, &response));
-        }
-        if self.idle_since.is_some() && self.permissions.open.is_empty() {
-            self.idle_since = Some(Instant::now());
-        }
+        self.answer_request(&open.request, by, &PermissionResponse { outcome: &outcome });
     }
 
     /// A caller's answer.
@@ -337,17 +323,20 @@ impl Actor {
         }
     }
 
-    /// Answers every open request `cancelled`.
-    pub(super) fn cancel_permissions(&mut self, by: DecidedBy) {
-        for open in self.take_permissions(|_| true) {
-            self.close_permission(open, &Choice::Cancelled, by);
+    /// The agent takes a request back; false if it is not open.
+    pub(super) fn withdraw_permission(&mut self, request: &Id) -> bool {
+        let found = self.take_permissions(|open| open.request == *request);
+        let was_open = !found.is_empty();
+        for open in found {
+            self.close_permission(open, &Choice::Cancelled, DecidedBy::Agent);
         }
+        was_open
     }
 
-    /// Answers what a turn left open.
-    pub(super) fn cancel_permissions_of(&mut self, turn: TurnId) {
-        for open in self.take_permissions(|open| open.turn == Some(turn)) {
-            self.close_permission(open, &Choice::Cancelled, DecidedBy::TurnEnd);
+    /// Answers every open request, or those of a turn, `cancelled`.
+    pub(super) fn cancel_permissions(&mut self, of: Option<TurnId>, by: DecidedBy) {
+        for open in self.take_permissions(|open| of.is_none() || open.turn == of) {
+            self.close_permission(open, &Choice::Cancelled, by);
         }
     }
 

@@ -9,6 +9,7 @@ use kandev_acp::{Dialect, dialect};
 use kandev_domain::content::Prompt;
 use kandev_domain::{FailureCode, InstanceId, InstanceStatus, LogLevel, TurnId};
 use kandev_runtime::{ContainerId, ContainerRuntime, ContainerState, ExitStatus, RunSign, RuntimeError};
+use kandev_store::elicitations::Elicitation;
 use kandev_store::journal::{LastLines, PipeLines};
 use kandev_store::permissions::Permission;
 use serde_json::Value;
@@ -51,6 +52,10 @@ pub(crate) struct TakeUp {
     pub(crate) updates: u64,
     /// Permission requests without an answer, oldest first.
     pub(crate) permissions: Vec<Permission>,
+    /// Elicitations without an answer, oldest first.
+    pub(crate) elicitations: Vec<Elicitation>,
+    /// And those that were accepted, of which it is not known that they are done.
+    pub(crate) awaited: Vec<Elicitation>,
     /// What is known of the running turn's tool calls.
     pub(crate) kinds: ToolKinds,
     /// What is left of its life.
@@ -77,6 +82,8 @@ impl Actor {
             queue,
             updates,
             permissions,
+            elicitations,
+            awaited,
             kinds,
             life,
         } = from;
@@ -134,6 +141,7 @@ impl Actor {
             self.turns.put_back(id, prompt);
         }
         self.restore_permissions(permissions, kinds);
+        self.restore_elicitations(elicitations, awaited);
         self.restore_asks();
         self.taken_cause = saved.ending;
         self.verdict = saved.verdict;

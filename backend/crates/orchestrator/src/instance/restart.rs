@@ -56,7 +56,7 @@ impl Actor {
 
     /// The first step.
     pub(super) fn begin_restart(&mut self) {
-        self.cancel_permissions(DecidedBy::Cancel);
+        self.cancel_requests(DecidedBy::Cancel);
         let data = json!({
             "status": self.status, "restarting": true, "reason": Cause::Restart.describe(),
         });
@@ -76,7 +76,7 @@ impl Actor {
     /// The container has ended, and all that it said is there: its turn gets its end.
     pub(super) fn settle_for_restart(&mut self) {
         self.forget_calls();
-        self.cancel_permissions(DecidedBy::Cancel);
+        self.cancel_requests(DecidedBy::Cancel);
         self.abandon_inside();
         self.end_turn(End::default());
     }

@@ -6,7 +6,7 @@ use kandev_acp::RpcError;
 use kandev_acp::dialect::{self, PromptOutcome};
 use kandev_acp::update::TurnEnd;
 use kandev_domain::content::Prompt;
-use kandev_domain::lifecycle::{Decision, Refusal};
+use kandev_domain::lifecycle::{Decision, Refusal, State};
 use kandev_domain::status::InstanceLifecycle;
 use kandev_domain::{
     DecidedBy, EventKind, InstanceStatus, LogLevel, SessionKey, TurnId, TurnState, TurnStatus,
@@ -135,6 +135,18 @@ impl Turns {
 }
 
 impl Actor {
+    /// The facts that decide what is admitted now.
+    pub(super) fn admission(&self) -> State {
+        State {
+            status: self.status,
+            turn: self.turn_state(),
+            queued: self.turns.queued(),
+            asking: self.asking(),
+            queue_limit: self.shared.settings.max_prompt_queue,
+            stopping: self.is_stopping(),
+        }
+    }
+
     /// A prompt of a caller's, after what the state admits.
     pub(super) fn prompt(&mut self, prompt: Prompt, decision: Decision) -> Result<Accepted, PromptRefused> {
         if let Decision::Refuse(refusal) = decision {
@@ -245,7 +257,7 @@ impl Actor {
     pub(super) fn cancel(&mut self, reason: Option<String>) {
         let until = Instant::now() + self.shared.settings.cancel_grace;
         let Some(running) = &mut self.turns.running else {
-            self.cancel_permissions(DecidedBy::Cancel);
+            self.cancel_requests(DecidedBy::Cancel);
             return self.cancel_queued(reason.as_deref().unwrap_or("cancelled before it began"));
         };
         if running.cancel.is_some() {
@@ -274,7 +286,7 @@ impl Actor {
             }
         }
         // After it, as ACP has it, and since it may go out before anything is stored.
-        self.cancel_permissions(if self.ending.is_some() {
+        self.cancel_requests(if self.ending.is_some() {
             DecidedBy::InstanceEnd
         } else {
             DecidedBy::Cancel
@@ -386,7 +398,7 @@ impl Actor {
         let Some(running) = self.turns.running.take() else {
             return;
         };
-        self.cancel_permissions_of(running.id);
+        self.cancel_requests_of(running.id);
         self.release_terminals("turn_end");
         let status = match (&running.cancel, &end) {
             (Some(_), _) => TurnStatus::Cancelled,

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use super::{ActorParts, FileError, Orchestrator, Secrets};
-use crate::instance::{Saved, TakeUp, ToolKinds};
+use crate::instance::{MAX_AWAITED, Saved, TakeUp, ToolKinds};
 use crate::launch::{InstanceSpec, LaunchOptions};
 use crate::lease::Term;
 
@@ -93,6 +93,8 @@ impl Orchestrator {
             queue,
             updates,
             permissions: kandev_store::permissions::pending(pool, instance.id).await?,
+            elicitations: kandev_store::elicitations::pending(pool, instance.id).await?,
+            awaited: kandev_store::elicitations::awaited(pool, instance.id, MAX_AWAITED as i64).await?,
             kinds,
             life: Duration::from_secs(limit).saturating_sub(age),
         };

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::secret::{DatabaseUrl, SecretKey};
 use super::values::{
-    AnswerDefault, Bytes, Count, Days, ListenAddress, LogFilter, LogFormat, Owner, PathList, Seconds,
-    Setting, Source, Sourced, Space,
+    AnswerDefault, Bytes, Count, Days, InputDefault, ListenAddress, LogFilter, LogFormat, Owner, PathList,
+    Seconds, Setting, Source, Sourced, Space,
 };
 use super::{ConfigError, Environment};
 
@@ -105,6 +105,10 @@ settings! {
     permission_timeout_seconds: Seconds, "KANDEV_PERMISSION_TIMEOUT_SECONDS", "SECONDS";
     #[doc = "What is answered then: 'reject', 'cancelled' or 'allow' [env: KANDEV_PERMISSION_DEFAULT] [default: reject]"]
     permission_default: AnswerDefault, "KANDEV_PERMISSION_DEFAULT", "ANSWER";
+    #[doc = "How long forms and URLs of agents wait for an answer [env: KANDEV_ELICITATION_TIMEOUT_SECONDS] [default: none]"]
+    elicitation_timeout_seconds: Seconds, "KANDEV_ELICITATION_TIMEOUT_SECONDS", "SECONDS";
+    #[doc = "What is answered then: 'cancel' or 'decline' [env: KANDEV_ELICITATION_DEFAULT] [default: cancel]"]
+    elicitation_default: InputDefault, "KANDEV_ELICITATION_DEFAULT", "ANSWER";
     #[doc = "How many instances run at once [env: KANDEV_MAX_INSTANCES] [default: 64]"]
     max_instances: Count, "KANDEV_MAX_INSTANCES", "N";
     #[doc = "How many prompts may wait for one instance [env: KANDEV_MAX_PROMPT_QUEUE] [default: 16]"]

@@ -12,6 +12,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kandev_domain::elicitation::ElicitationDefault;
 use kandev_domain::permission::PermissionDefault;
 
 pub use layers::Flags;
@@ -131,6 +132,10 @@ pub struct Config {
     pub permission_timeout: Option<Duration>,
     /// What is answered then.
     pub permission_default: PermissionDefault,
+    /// How long elicitations wait for an answer; no limit when none.
+    pub elicitation_timeout: Option<Duration>,
+    /// What is answered then.
+    pub elicitation_default: ElicitationDefault,
     /// How many instances run at once.
     pub max_instances: usize,
     /// How many prompts may wait for one instance.
@@ -272,6 +277,12 @@ impl Config {
                 .map(|s| s.0),
             permission_default: report
                 .or("permission_default", layer.permission_default, Default::default)
+                .0,
+            elicitation_timeout: report
+                .optional("elicitation_timeout_seconds", layer.elicitation_timeout_seconds)
+                .map(|s| s.0),
+            elicitation_default: report
+                .or("elicitation_default", layer.elicitation_default, Default::default)
                 .0,
             max_instances: report
                 .or("max_instances", layer.max_instances, || values::Count(64))

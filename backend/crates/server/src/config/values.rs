@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kandev_domain::elicitation::ElicitationDefault;
 use kandev_domain::permission::PermissionDefault;
 
 /// Where a value came from.
@@ -211,6 +212,21 @@ impl Setting for AnswerDefault {
         text.parse()
             .map(Self)
             .map_err(|_| format!("is '{text}', but must be 'reject', 'cancelled' or 'allow'"))
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// What is answered to an elicitation that nobody answered in time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct InputDefault(pub ElicitationDefault);
+
+impl Setting for InputDefault {
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse()
+            .map(Self)
+            .map_err(|_| format!("is '{text}', but must be 'cancel' or 'decline'"))
     }
     fn show(&self) -> String {
         self.0.to_string()

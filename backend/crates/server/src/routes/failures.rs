@@ -3,7 +3,9 @@
 use kandev_domain::FailureCode;
 use kandev_domain::content::PromptError;
 use kandev_domain::lifecycle::Refusal;
-use kandev_orchestrator::{AnswerError, AnswerRefused, CommandError, LaunchError, PromptRefused};
+use kandev_orchestrator::{
+    AnswerError, AnswerRefused, CommandError, ElicitationError, LaunchError, PromptRefused,
+};
 use kandev_store::StoreError;
 use serde_json::json;
 
@@ -64,6 +66,21 @@ impl From<AnswerError> for ApiError {
             AnswerError::Refused(AnswerRefused::NoSuchOption) => Self::validation("option_id", &text),
             AnswerError::Refused(AnswerRefused::NoSuchKind) => Self::validation("kind", &text),
             AnswerError::Command(error) => error.into(),
+        }
+    }
+}
+
+impl From<ElicitationError> for ApiError {
+    fn from(error: ElicitationError) -> Self {
+        let text = error.to_string();
+        match error {
+            ElicitationError::NoSuchRequest => Self::new(ErrorCode::NotFound, text),
+            ElicitationError::Resolved(status) => Self::conflict(text).details(json!({ "status": status })),
+            ElicitationError::Misfit {
+                field: Some(field), ..
+            } => Self::validation(&format!("content.{field}"), &text),
+            ElicitationError::Misfit { field: None, .. } => Self::validation("content", &text),
+            ElicitationError::Command(error) => error.into(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod agents;
 mod all_events;
+pub mod elicitations;
 mod failures;
 pub mod health;
 pub mod metrics;
@@ -33,6 +34,7 @@ fn timed() -> OpenApiRouter<AppState> {
         .routes(routes!(openapi::document))
         .merge(agents::timed())
         .merge(all_events::routes())
+        .merge(elicitations::timed())
         .merge(permissions::timed())
         .merge(sessions::timed())
         .merge(tasks::routes())
@@ -42,6 +44,7 @@ fn timed() -> OpenApiRouter<AppState> {
 /// Routes that wait by design (`wait: turn`, streams): their handlers bound themselves.
 fn untimed() -> OpenApiRouter<AppState> {
     agents::untimed()
+        .merge(elicitations::untimed())
         .merge(permissions::untimed())
         .merge(sessions::untimed())
 }

@@ -18,6 +18,7 @@ mod config;
 mod containers;
 mod directories;
 mod disk_full;
+mod elicitations;
 mod endings;
 mod engine_outage;
 mod handshake;

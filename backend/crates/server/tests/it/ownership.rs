@@ -142,6 +142,28 @@ async fn a_request_that_reaches_another_server_is_served_all_the_same() {
     assert_eq!(turn_ended(stack, &id, &asking).await["status"], "completed");
     reader.until(is_end).await;
 
+    // And what it asks people for.
+    let asking = stack.prompt(&id, "/form").await;
+    let open = format!("/agents/{id}/elicitations?status=pending");
+    let page = stack.until(&open, |page| page["total"] == 1).await;
+    let asked = format!(
+        "/agents/{id}/elicitations/{}",
+        page["elicitations"][0]["id"].as_str().unwrap()
+    );
+    let content = json!({"action": "accept", "content": {"name": "from afar"}});
+    let wrong = json!({"action": "accept", "content": {}});
+    stack.post(&asked, &wrong).await.refused(400, "validation_error");
+    assert_eq!(
+        stack.post(&asked, &content).await.expect(200)["status"],
+        "accepted"
+    );
+    stack.post(&asked, &content).await.refused(409, "conflict");
+    assert_eq!(
+        turn_ended(stack, &id, &asking).await["text"],
+        "form: accept {\"name\":\"from afar\"}\n"
+    );
+    reader.until(is_end).await;
+
     assert_whole(stack, &id).await;
     let stopped = stack
         .post(&format!("/agents/{id}/stop"), &json!({}))

@@ -151,7 +151,7 @@ async fn what_is_not_known_is_kept_and_harms_nothing() {
         "mock/none",
         "fs/remove_file",
         "terminal/resize",
-        "elicitation/create",
+        "elicitation/list",
     ];
     let script = requests
         .map(|method| format!("/request {method} {{\"path\":\"/etc/passwd\"}}"))

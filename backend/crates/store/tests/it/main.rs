@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails the test")]
 
 mod all_events;
+mod elicitations;
 mod journal;
 mod rows;
 mod servers;

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::support::{RUN, at, instance, task, try_instance, update};
 
-async fn change(
+pub(crate) async fn change(
     pool: &PgPool,
     id: kandev_domain::InstanceId,
     changes: Vec<Change>,

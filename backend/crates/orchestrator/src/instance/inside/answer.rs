@@ -156,6 +156,7 @@ fn refused(op: &Op, reason: Reason, message: &str) -> RpcError {
         | Reason::NotText
         | Reason::TooLarge
         | Reason::InvalidCwd => rpc_error::INVALID_PARAMS,
+        Reason::Cancelled => return RpcError::request_cancelled(),
         Reason::PermissionDenied | Reason::ReadOnly | Reason::NoSpace | Reason::TooMany | Reason::Io => {
             rpc_error::INTERNAL_ERROR
         }

@@ -184,6 +184,14 @@ impl Op {
         matches!(self, Self::Read { .. } | Self::Output { .. })
     }
 
+    /// What was done of it cannot be taken back.
+    pub(super) const fn leaves_traces(&self) -> bool {
+        matches!(
+            self,
+            Self::Write { .. } | Self::Kill { .. } | Self::Release { .. }
+        )
+    }
+
     /// The event whose line is needed to do it again.
     pub(super) const fn line(&self) -> Option<i64> {
         match self {

@@ -131,6 +131,14 @@ impl Actor {
         }
     }
 
+    /// Releases one that nobody has been told of.
+    pub(super) fn unmake_terminal(&mut self, id: &str) {
+        if let Some(terminal) = self.terminal(id) {
+            terminal.releasing = true;
+            self.outbox.effect(Effect::Inside(RELEASES));
+        }
+    }
+
     /// Asks the helper to release what is to be, under way or not.
     pub(super) fn ask_releases(&mut self) {
         let releasing = self.inside.terminals.iter().filter(|terminal| terminal.releasing);

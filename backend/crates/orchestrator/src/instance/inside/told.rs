@@ -1,7 +1,7 @@
 //! The data of events of kind `fs` and `terminal`. Never what is in a file, nor the value of a variable.
 
 use kandev_acp::client_methods::ExitStatus;
-use kandev_acp::{Id, RpcError};
+use kandev_acp::{Id, RpcError, rpc_error};
 use serde::Serialize;
 
 use super::answer::Good;
@@ -110,6 +110,7 @@ impl<'a> Told<'a> {
                 self.truncated = good.truncated;
                 self.exit = good.exit.as_ref();
             }
+            Err(error) if error.code == rpc_error::REQUEST_CANCELLED => self.outcome = Some("cancelled"),
             Err(error) => {
                 self.outcome = Some("error");
                 self.error = Some(error);

@@ -84,6 +84,10 @@ impl Permissions {
         self.open.len()
     }
 
+    pub(in crate::instance) fn is_open(&self, request: &Id) -> bool {
+        self.open.iter().any(|open| open.request == *request)
+    }
+
     /// When the first of them is due.
     pub(in crate::instance) fn until(&self) -> Option<Instant> {
         self.open.iter().filter_map(|open| open.until).min()

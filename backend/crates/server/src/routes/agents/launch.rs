@@ -8,6 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use chrono::{DateTime, Utc};
 use kandev_domain::content::Prompt;
+use kandev_domain::elicitation::ElicitationDefault;
 use kandev_domain::mcp::{McpServer, McpServerFields};
 use kandev_domain::permission::PermissionDefault;
 use kandev_domain::status::InstanceLifecycle;
@@ -78,6 +79,10 @@ pub struct LaunchBody {
     permission_timeout_seconds: Option<u64>,
     /// What is answered then, in place of the server's.
     permission_default: Option<PermissionDefault>,
+    /// How long an elicitation waits for an answer, in place of the server's.
+    elicitation_timeout_seconds: Option<u64>,
+    /// What is answered then, in place of the server's.
+    elicitation_default: Option<ElicitationDefault>,
     /// In place of the type's limits.
     #[serde(default)]
     resources: ResourcesBody,
@@ -288,6 +293,8 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
             permission_rules,
             permission_timeout_seconds: body.permission_timeout_seconds,
             permission_default: body.permission_default,
+            elicitation_timeout_seconds: body.elicitation_timeout_seconds,
+            elicitation_default: body.elicitation_default,
             on_lost: match body.on_lost {
                 Some(OnLostBody::New) => OnLost::New,
                 Some(OnLostBody::Fail) | None => OnLost::Fail,

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::session::SessionState;
 use super::turns::{TurnView, view};
 use crate::error::{ApiError, ApiResult};
+use crate::routes::elicitations::ElicitationView;
 use crate::routes::permissions::PermissionView;
 use crate::state::AppState;
 
@@ -48,6 +49,8 @@ pub(super) struct Snapshot {
     open_tool_calls: Vec<ToolCall>,
     /// Those that wait for an answer, oldest first.
     permissions: Vec<PermissionView>,
+    /// The same.
+    elicitations: Vec<ElicitationView>,
 }
 
 /// A tool call's fields, as the agent gave them.
@@ -82,6 +85,7 @@ pub(super) async fn load(state: &AppState, id: InstanceId) -> ApiResult<Snapshot
         total_turns: found.total_turns,
         open_tool_calls,
         permissions: found.permissions.into_iter().map(Into::into).collect(),
+        elicitations: found.elicitations.into_iter().map(Into::into).collect(),
     })
 }
 

@@ -27,6 +27,7 @@ use super::stream::{self, Follower, Reset, Start, Step};
 use crate::edge::extract::{ApiPath, ApiQuery, from_json};
 use crate::edge::request_id::RequestId;
 use crate::error::{ApiError, ApiResult, ErrorBody, ErrorCode};
+use crate::routes::elicitations::{ElicitationAnswerBody, ElicitationView, elicitation_id};
 use crate::routes::page::names;
 use crate::routes::permissions::{AnswerBody, PermissionView, permission_id};
 use crate::routes::socket::{self, MAX_MISSED};
@@ -66,6 +67,14 @@ struct PermissionCommand {
     answer: AnswerBody,
 }
 
+/// An answer to an elicitation.
+#[derive(Deserialize)]
+struct ElicitationCommand {
+    elicitation_id: String,
+    #[serde(flatten)]
+    answer: ElicitationAnswerBody,
+}
+
 /// What is sent.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -100,6 +109,9 @@ enum Done {
     Permission {
         permission: PermissionView,
     },
+    Elicitation {
+        elicitation: ElicitationView,
+    },
 }
 
 /// Why the server closes.
@@ -116,8 +128,9 @@ enum Close {
 ///
 /// Sends `{"type":"event","event":{…}}` for every event, in order, from `after` on (and `{"type":"reset","oldest_seq":n}` where
 /// older ones are not kept any more). Takes `{"type":"prompt","message"|"prompt","when_busy","ref"}`,
-/// `{"type":"cancel","reason","ref"}` and `{"type":"permission","permission_id","option_id"|"kind"|"outcome","ref"}`, and answers `{"type":"accepted","ref",…}`, or `{"type":"error","ref",…}` with the fields of
-/// the error body. Closes with 1000 when the instance has ended and all was sent, with 1001 when the server stops.
+/// `{"type":"cancel","reason","ref"}`, `{"type":"permission","permission_id","option_id"|"kind"|"outcome","ref"}` and
+/// `{"type":"elicitation","elicitation_id","action","content","ref"}`, and answers `{"type":"accepted","ref",…}`, or
+/// `{"type":"error","ref",…}` with the fields of the error body. Closes with 1000 when the instance has ended and all was sent, with 1001 when the server stops.
 #[utoipa::path(
     get, path = "/api/v1/agents/{id}/ws", tag = "agents",
     params(("id" = String, Path, description = "The instance"), WsParams),
@@ -331,9 +344,18 @@ impl Commands {
                     permission: answered.into(),
                 })
             }
+            "elicitation" => {
+                let body = from_json::<ElicitationCommand>(bytes)?;
+                let id = elicitation_id(&body.elicitation_id)?;
+                let answer = body.answer.into_answer()?;
+                let answered = orchestrator.answer_elicitation(self.id, id, answer).await?;
+                Ok(Done::Elicitation {
+                    elicitation: answered.into(),
+                })
+            }
             _ => Err(ApiError::validation(
                 "type",
-                "must be 'prompt', 'cancel' or 'permission'",
+                "must be 'prompt', 'cancel', 'permission' or 'elicitation'",
             )),
         }
     }

@@ -50,7 +50,7 @@ async fn unknown_ids_and_wrong_methods_on_every_route() {
             let verb = Method::from_bytes(method.as_bytes()).unwrap();
             let body = json!({
                 "message": "x", "env": {}, "mode_id": "x", "model_id": "x", "value": "x", "effort": "x", "entries": [],
-                "method_id": "x", "method": "x",
+                "method_id": "x", "method": "x", "action": "decline",
             });
             let call = |path: &str| {
                 http.request(verb.clone(), stack.url(path))

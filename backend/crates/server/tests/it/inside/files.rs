@@ -336,7 +336,10 @@ async fn what_is_not_offered_is_not_there() {
     let client: serde_json::Value = serde_json::from_str(lines[0].strip_prefix("client: ").unwrap()).unwrap();
     assert_eq!(
         client["clientCapabilities"],
-        json!({"fs": {"readTextFile": true, "writeTextFile": false}, "terminal": false})
+        json!({
+            "fs": {"readTextFile": true, "writeTextFile": false}, "terminal": false,
+            "elicitation": {"form": {}, "url": {}},
+        })
     );
     let refused = |name: &str| format!("{name}error -32601 Method not found");
     assert_eq!(

@@ -4,6 +4,7 @@ mod files;
 mod limits;
 mod restarts;
 mod terminals;
+mod withdrawn;
 
 use serde_json::{Value, json};
 

@@ -4,6 +4,7 @@ mod asking;
 mod endings;
 mod policies;
 mod restarts;
+mod withdrawn;
 
 use serde_json::{Value, json};
 

@@ -438,6 +438,16 @@ impl Stack {
         }
     }
 
+    /// Waits until this file is in the workspace: what an agent has come to while there is no server.
+    pub(crate) async fn until_there(&self, file: &str) {
+        let path = self.workspace().join(file);
+        let deadline = Instant::now() + LIMIT;
+        while !path.exists() {
+            assert!(Instant::now() < deadline, "{file} is not written");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// The ids of this deployment's containers, ended ones too.
     pub(crate) fn containers(&self) -> Vec<String> {
         self.docker(&[
