@@ -43,9 +43,7 @@ pub use instance::{
 pub use launch::{
     AdditionalDirectory, LaunchError, LaunchOptions, LaunchRequest, OnLost, Resources, ResumeRequest,
 };
-pub use orchestrator::{
-    AnswerError, AskError, ElicitationError, FileError, Launched, Orchestrator, Parts,
-};
+pub use orchestrator::{AnswerError, AskError, ElicitationError, FileError, Launched, Orchestrator, Parts};
 pub use secrets::Sealer;
 pub use settings::Settings;
 pub use wakes::Wakes;

@@ -271,7 +271,7 @@ async fn lose(
             turn_id: Some(turn.id),
         };
         outbox.event(now, EventKind::TurnEnded, context, &data);
-        outbox.change(Change::Turn(patch));
+        outbox.change(Change::Turn(Box::new(patch)));
     }
     for permission in permissions::pending(&shared.pool, instance.id).await? {
         cancel_permission(&mut outbox, permission, now);

@@ -51,7 +51,7 @@ pub enum Change {
     /// A prompt was accepted.
     TurnQueued(NewTurn),
     /// A turn went on.
-    Turn(TurnPatch),
+    Turn(Box<TurnPatch>),
     /// A turn has cost more, or the last one has.
     TurnCost(TurnCost),
     /// A session was established.

@@ -143,10 +143,11 @@ fn between(property: &Fields<'_>, number: &Number) -> Result<(), String> {
         (Some(number), Ok(limit)) => Some(number.cmp(&limit)),
         _ => number.as_f64()?.partial_cmp(&limit.parse::<f64>().ok()?),
     };
-    if let Some(least) = limit("minimum").filter(|least| below(least).is_some_and(|order| order.is_lt())) {
+    if let Some(least) = limit("minimum").filter(|least| below(least).is_some_and(std::cmp::Ordering::is_lt))
+    {
         return Err(format!("must be at least {least}"));
     }
-    if let Some(most) = limit("maximum").filter(|most| below(most).is_some_and(|order| order.is_gt())) {
+    if let Some(most) = limit("maximum").filter(|most| below(most).is_some_and(std::cmp::Ordering::is_gt)) {
         return Err(format!("must be at most {most}"));
     }
     Ok(())

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use kandev_acp::dialect::SessionInfo;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::launch::LaunchOptions;
 

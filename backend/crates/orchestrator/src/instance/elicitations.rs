@@ -66,7 +66,7 @@ struct Resolved<'a> {
 
 /// The event's data.
 #[derive(Serialize)]
-struct Completed<'a> {
+struct Finished<'a> {
     id: ElicitationId,
     agent_key: &'a str,
     completed_at: DateTime<Utc>,
@@ -304,7 +304,7 @@ impl Actor {
             return self.message(source, line);
         };
         let now = self.shared.clock.now();
-        let data = super::raw(&Completed {
+        let data = super::raw(&Finished {
             id,
             agent_key: &key,
             completed_at: now,

@@ -247,7 +247,7 @@ impl Actor {
         patch.session_key = session_key;
         patch.first_seq = Some(self.outbox.next_seq());
         patch.started_at = Some(self.shared.clock.now());
-        self.outbox.change(Change::Turn(patch));
+        self.outbox.change(Change::Turn(Box::new(patch)));
         let data = json!({"turn_id": queued.id, "prompt": queued.prompt});
         self.event(EventKind::TurnStarted, &data);
         self.outbox.durable();
@@ -306,7 +306,7 @@ impl Actor {
             let data =
                 json!({"turn_id": queued.id, "status": TurnStatus::Cancelled, "cancel_reason": reason});
             self.outbox.event(now, EventKind::TurnEnded, context, &data);
-            self.outbox.change(Change::Turn(patch));
+            self.outbox.change(Change::Turn(Box::new(patch)));
             self.outbox.durable();
             self.turns.ended += 1;
         }
@@ -444,7 +444,7 @@ impl Actor {
             patch.error_details = error.details.map(|d| d.get().to_owned());
         }
         self.outbox.event(now, EventKind::TurnEnded, context, &data);
-        self.outbox.change(Change::Turn(patch));
+        self.outbox.change(Change::Turn(Box::new(patch)));
         self.outbox.durable();
         self.turns.ended += 1;
         self.turns.last_status = Some(status);

@@ -246,7 +246,7 @@ async fn events_and_changes_are_stored_together_or_not_at_all(pool: PgPool) {
     let lines = PipeLines { stdout: 1, stderr: 0 };
     let good = Change::Instance(Box::new(patch));
     // There is no such turn: the whole batch is refused.
-    let bad = Change::Turn(TurnPatch::of(TurnId::generate(), TurnStatus::Running));
+    let bad = Change::Turn(Box::new(TurnPatch::of(TurnId::generate(), TurnStatus::Running)));
     let refused = Batch::new((id, RUN), 1, &records, lines, vec![good.clone(), bad], true);
     let error = writer
         .write(std::slice::from_ref(&refused), at(0))

@@ -111,7 +111,9 @@ async fn a_turn_ends_once(pool: PgPool) {
     let mut patch = TurnPatch::of(turn, TurnStatus::Completed);
     patch.stop_reason = Some("end\0turn".to_owned());
     patch.updates = Some(3);
-    change(&pool, id, vec![Change::Turn(patch)]).await.unwrap();
+    change(&pool, id, vec![Change::Turn(Box::new(patch))])
+        .await
+        .unwrap();
     assert!(turns::unfinished(&pool, id).await.unwrap().is_empty());
     let row = turns::get(&pool, id, turn).await.unwrap().unwrap();
     assert_eq!(
@@ -121,7 +123,7 @@ async fn a_turn_ends_once(pool: PgPool) {
     let late = change(
         &pool,
         id,
-        vec![Change::Turn(TurnPatch::of(turn, TurnStatus::Cancelled))],
+        vec![Change::Turn(Box::new(TurnPatch::of(turn, TurnStatus::Cancelled)))],
     )
     .await;
     assert!(matches!(late, Err(StoreError::NoSuchRow { table: "turns", .. })));

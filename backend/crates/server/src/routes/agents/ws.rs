@@ -107,10 +107,10 @@ enum Done {
         message: &'static str,
     },
     Permission {
-        permission: PermissionView,
+        permission: Box<PermissionView>,
     },
     Elicitation {
-        elicitation: ElicitationView,
+        elicitation: Box<ElicitationView>,
     },
 }
 
@@ -341,7 +341,7 @@ impl Commands {
                 let answer = body.answer.into_answer()?;
                 let answered = orchestrator.answer_permission(self.id, id, answer).await?;
                 Ok(Done::Permission {
-                    permission: answered.into(),
+                    permission: Box::new(answered.into()),
                 })
             }
             "elicitation" => {
@@ -350,7 +350,7 @@ impl Commands {
                 let answer = body.answer.into_answer()?;
                 let answered = orchestrator.answer_elicitation(self.id, id, answer).await?;
                 Ok(Done::Elicitation {
-                    elicitation: answered.into(),
+                    elicitation: Box::new(answered.into()),
                 })
             }
             _ => Err(ApiError::validation(

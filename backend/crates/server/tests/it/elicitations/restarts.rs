@@ -58,9 +58,10 @@ async fn answers_to_forms_are_not_lost_however_soon_the_server_dies() {
         stack.boot().await;
     }
     let ended = turn_ended(&stack, &id, &turn).await;
-    let said: String = (0..5)
+    let said = (0..5)
         .map(|n| format!("form: accept {{\"name\":\"{n}\"}}\n"))
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     assert_eq!(ended["text"], said);
     assert!(all(&stack, &id).await.iter().all(|e| e["decided_by"] == "caller"));
     assert_whole(&stack, &id).await;

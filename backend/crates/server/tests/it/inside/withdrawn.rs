@@ -118,7 +118,10 @@ async fn a_write_that_is_taken_back_is_answered_as_it_was_done_or_not() {
         format!("/id \"{n}\"\n/later fs/write_text_file {params}\n")
     };
     let writes: String = (0..40).map(write).collect();
-    let cancels: String = (0..40).map(|n| format!("/cancel-request \"{n}\"\n")).collect();
+    let cancels = (0..40)
+        .map(|n| format!("/cancel-request \"{n}\"\n"))
+        .collect::<Vec<_>>()
+        .concat();
     let script = format!("{writes}/await go\n{cancels}/write told x\n/answers");
     let turn = stack.prompt(&id, &script).await;
     asked(&stack, &id, 40).await;
