@@ -189,8 +189,11 @@ def lost_session(agent):
 
 
 def logout(agent):
+    """Of what a login would have left; the model's key is in the environment, and counts on."""
     agent.ready()
-    agent.call("POST", "logout", {})
+    answer = agent.call("POST", "logout", {})
+    expect(answer["success"] and answer["session_id"] == agent.session, "answered: %s" % answer)
+    expect("still there" in agent.say("MOCK:text:still there")["text"], "it does not answer")
 
 
 CHECKS = [
