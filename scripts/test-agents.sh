@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fast-agent, kimi-code and codex-acp in containers behind a real kandev; the last two talk to a scripted model provider
-# on a network without a way out. MOCKLLM names that provider's script.
+# Real agents in containers behind a real kandev, those that need a model on a scripted provider, on a network without a way
+# out. MOCKLLM names that provider's script; AGENTS those to try (all).
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -12,20 +12,25 @@ provider=$(readlink -f "$provider")
 need python3 python3
 scripts/setup/engine.sh
 scripts/setup/postgres.sh >/dev/null
-scripts/images/build.sh fast-agent kimi-code codex-acp
+scripts/images/build.sh fast-agent kimi-code codex-acp ts-sdk-example py-sdk-example
 say "building kandev"
 cargo build --quiet -p kandev
 
 network=kandev-test-agents-$$
 model=kandev-test-mockllm-$$
+asked=$(mktemp -d -t kandev-asked.XXXXXX)
 cleanup() {
     docker rm -f "$model" >/dev/null 2>&1 || true
     docker network rm "$network" >/dev/null 2>&1 || true
+    rm -rf "$asked"
 }
 trap cleanup EXIT
+# The provider writes it as this user, who reads it.
+: >"$asked/requests"
 docker network create --internal "$network" >/dev/null
-docker run -d --init --name "$model" --network "$network" --network-alias mockllm \
-    -v "$provider:/mockllm.py:ro" "$(scripts/images/base.sh python3.13)" \
-    python3 /mockllm.py --host 0.0.0.0 --port 8199 >/dev/null
+docker run -d --init --name "$model" --network "$network" --network-alias mockllm --user "$(id -u):$(id -g)" \
+    -v "$provider:/mockllm.py:ro" -v "$asked:/asked" "$(scripts/images/base.sh python3.13)" \
+    python3 /mockllm.py --host 0.0.0.0 --port 8199 --log /asked/requests >/dev/null
 
-python3 scripts/py/test_agents.py "$target_dir/debug/kandev" "$network"
+# shellcheck disable=SC2086 # several names
+python3 scripts/py/test_agents.py "$target_dir/debug/kandev" "$network" "$asked/requests" ${AGENTS:-}

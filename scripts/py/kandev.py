@@ -16,6 +16,18 @@ class Unexpected(Exception):
     """The answer was not the one that the check is about."""
 
 
+class Refused(Unexpected):
+    """An error answer: its status and the body that every error has."""
+
+    def __init__(self, method, path, status, text):
+        super().__init__("%s %s: %d %s" % (method, path, status, text))
+        self.status = status
+        try:
+            self.code = json.loads(text).get("error")
+        except ValueError:
+            self.code = None
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -37,7 +49,8 @@ class Server:
                 f.write(text)
         self.base = "http://127.0.0.1:%d" % free_port()
         self.log = os.path.join(self.dir, "log")
-        environment = dict(
+        self.command = [binary, "serve"]
+        self.environment = dict(
             os.environ,
             KANDEV_LISTEN=self.base.removeprefix("http://"),
             KANDEV_DATA_DIR=os.path.join(self.dir, "data"),
@@ -46,24 +59,38 @@ class Server:
             KANDEV_OWNER=owner,
             **(env or {}),
         )
-        environment.setdefault("RUST_LOG", "info")
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen([binary, "serve"], env=environment, stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=log)
+        self.environment.setdefault("RUST_LOG", "info")
+        self.process = self.start()
+
+    def start(self):
+        with open(self.log, "a") as log:
+            return subprocess.Popen(self.command, env=self.environment, stdin=subprocess.DEVNULL,
+                                    stdout=log, stderr=log)
+
+    def wait_ready(self):
+        deadline = time.monotonic() + 60
+        while True:
+            if self.process.poll() is not None:
+                raise Unexpected("kandev ended with code %d" % self.process.returncode)
+            try:
+                self.call("GET", "/ready")
+                return
+            except (OSError, Unexpected) as error:
+                if time.monotonic() > deadline:
+                    raise Unexpected("kandev is not ready after 60 s: %s" % error) from error
+                time.sleep(0.1)
+
+    def kill_and_restart(self):
+        """`kill -9`, and a new process on the same data; ready when this returns."""
+        self.process.kill()
+        self.process.wait()
+        self.process = self.start()
+        self.wait_ready()
 
     def __enter__(self):
         try:
-            deadline = time.monotonic() + 60
-            while True:
-                if self.process.poll() is not None:
-                    raise Unexpected("kandev ended with code %d" % self.process.returncode)
-                try:
-                    self.call("GET", "/ready")
-                    return self
-                except (OSError, Unexpected) as error:
-                    if time.monotonic() > deadline:
-                        raise Unexpected("kandev is not ready after 60 s: %s" % error) from error
-                    time.sleep(0.1)
+            self.wait_ready()
+            return self
         except BaseException:
             self.print_log()
             self.__exit__()
@@ -111,7 +138,7 @@ class Server:
                 text = answer.read()
                 return json.loads(text) if text else None
         except urllib.error.HTTPError as error:
-            raise Unexpected("%s %s: %d %s" % (method, path, error.code, error.read().decode())) from error
+            raise Refused(method, path, error.code, error.read().decode()) from error
 
     def api(self, method, path, body=None, timeout=120):
         return self.call(method, "/api/v1" + path, body, timeout)

@@ -1,0 +1,1 @@
+"""What `make test-agents` asks of real agents, one module an agent."""
