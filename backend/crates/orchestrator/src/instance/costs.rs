@@ -74,7 +74,10 @@ impl Costs {
 impl Actor {
     /// The agent has told what its session uses.
     pub(super) fn was_used(&mut self, update: &RawValue) {
-        let Some(told) = usage::cost(update) else { return };
+        // What is told again of a history was counted when it was told first.
+        let Some(told) = usage::cost(update).filter(|_| self.replay.is_none()) else {
+            return;
+        };
         // By itself: not every update of the session's usage tells it.
         self.facet(SESSION_COST, &super::raw(&told));
         // A session from elsewhere: what it has cost there is no turn's here.
