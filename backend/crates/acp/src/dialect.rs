@@ -5,12 +5,14 @@ mod calls;
 mod handshake;
 mod outcome;
 
-pub use asks::{Ask, Place};
+pub use asks::{Ask, ENTRY_MARK, Place};
 pub use calls::Call;
 pub use handshake::{
     AuthMethod, ClientInfo, Negotiated, NegotiationError, SessionMethods, initialize_params, negotiate,
 };
-pub use outcome::{PromptOutcome, SessionInfo, UNKNOWN_STOP_REASON, prompt_outcome, session_established};
+pub use outcome::{
+    PromptOutcome, SessionInfo, UNKNOWN_STOP_REASON, prompt_outcome, session_established, stop_detail,
+};
 
 /// How an agent speaks, once that is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

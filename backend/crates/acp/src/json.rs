@@ -131,6 +131,11 @@ impl<'a> Fields<'a> {
             .map(|(_, raw)| *raw)
     }
 
+    /// In the order in which they stand, null and repeated ones included.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
+        self.0.iter().map(|(name, raw)| (name.as_str(), *raw))
+    }
+
     pub(crate) fn owned(&self, name: &str) -> Option<Box<RawValue>> {
         self.get(name).map(ToOwned::to_owned)
     }

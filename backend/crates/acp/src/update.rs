@@ -5,6 +5,7 @@
 
 mod fast;
 mod kandev;
+pub mod koda;
 pub mod legacy;
 mod tool_calls;
 
@@ -72,6 +73,15 @@ pub enum Effect<'a> {
         title: Option<Told<'a>>,
         /// When it was last active, in the agent's words.
         updated_at: Option<Told<'a>>,
+    },
+    /// A snapshot of a subagent.
+    Subagent(Box<koda::Subagent>),
+    /// Something else of which only the latest counts.
+    State {
+        /// What it is kept as.
+        name: &'static str,
+        /// The whole `update`, unchanged.
+        value: &'a RawValue,
     },
     /// The turn has ended, in the kandev dialect.
     TurnEnd(TurnEnd),
@@ -150,7 +160,8 @@ fn acp<'a>(session_id: Option<Cow<'a, str>>, update: &'a RawValue) -> Update<'a>
             let (title, updated_at) = (told(&fields, "title"), told(&fields, "updatedAt"));
             (title.is_some() || updated_at.is_some()).then_some(Effect::Info { title, updated_at })
         }
-        _ => None,
+        "subagent_update" => koda::subagent(update).map(|found| Effect::Subagent(Box::new(found))),
+        other => koda::state(other).map(|name| Effect::State { name, value: update }),
     };
     Update {
         session_id,

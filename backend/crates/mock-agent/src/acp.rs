@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::agent::{Agent, Delay, Reply};
 use crate::clock;
@@ -55,11 +55,12 @@ pub(crate) fn handle(agent: &Arc<Agent>, id: Id, method: &str, params: &Value) {
     agent.reply(id, reply);
 }
 
+pub(crate) fn no_method(method: &str) -> RpcError {
+    RpcError::new(METHOD_NOT_FOUND, format!("Method not found: {method}"))
+}
+
 pub(crate) fn unknown_method(method: &str) -> Answer {
-    Err(RpcError::new(
-        METHOD_NOT_FOUND,
-        format!("Method not found: {method}"),
-    ))
+    Err(no_method(method))
 }
 
 /// A string of the params.
@@ -86,14 +87,16 @@ pub(crate) fn initialize_result(agent: &Agent) -> Value {
         "additionalDirectories",
         "fork",
     ] {
-        if has(name) && !(koda && name != "fork") {
+        if has(name) {
             session_capabilities[name] = json!({});
         }
     }
     if koda {
-        session_capabilities["accessPolicy"] = json!({});
+        session_capabilities = koda::session_capabilities(agent);
     }
-    let auth_methods = if agent.config.auth {
+    let auth_methods = if koda {
+        koda::auth_methods()
+    } else if agent.config.auth {
         json!([{"id": AUTH_METHOD, "name": "Mock login", "description": "Always succeeds"}])
     } else {
         json!([])
@@ -128,11 +131,7 @@ fn authenticate(agent: &Agent, params: &Value) -> Answer {
         ));
     }
     agent.authenticated.store(true, Ordering::SeqCst);
-    Ok(if agent.config.dialect == Dialect::Koda {
-        Value::Null
-    } else {
-        json!({})
-    })
+    Ok(json!({}))
 }
 
 /// The directory and MCP servers that open a session; ACP requires both.
@@ -157,7 +156,7 @@ pub(crate) fn place(params: &Value) -> Result<(String, Value), RpcError> {
 /// The result of opening a session, and the lines that follow it.
 fn opened(agent: &Agent, session: &Session) -> Reply {
     let (result, updates) = match agent.config.dialect {
-        Dialect::Koda => koda::opened(session),
+        Dialect::Koda => koda::opened(agent, session),
         _ => (
             settings::describe(agent, session),
             vec![settings::commands_update()],
@@ -173,7 +172,7 @@ fn update_lines(agent: &Agent, session: &Session, updates: &[Value]) -> Vec<Stri
     updates.iter().map(line).collect()
 }
 
-fn new(agent: &Agent, params: &Value) -> Reply {
+fn new(agent: &Arc<Agent>, params: &Value) -> Reply {
     let opened_new = || {
         agent.check_auth()?;
         if let New::Error(code) = agent.config.new
@@ -193,6 +192,7 @@ fn new(agent: &Agent, params: &Value) -> Reply {
         Ok(session) => session,
         Err(error) => return Err(error).into(),
     };
+    session.with(|state| state.given = koda::given(params));
     let mut reply = with_session_id(opened(agent, &session), &session);
     match agent.config.new {
         New::Slow(ms) => reply.delay = Delay::Slow(ms),
@@ -226,7 +226,7 @@ pub(crate) fn with_load_fault(agent: &Agent, reply: Result<Reply, RpcError>) -> 
     reply
 }
 
-fn load(agent: &Agent, params: &Value) -> Reply {
+fn load(agent: &Arc<Agent>, params: &Value) -> Reply {
     let loaded = || {
         agent.check_auth()?;
         let (cwd, servers) = place(params)?;
@@ -251,7 +251,7 @@ fn load(agent: &Agent, params: &Value) -> Reply {
     with_load_fault(agent, loaded())
 }
 
-fn resume(agent: &Agent, params: &Value) -> Reply {
+fn resume(agent: &Arc<Agent>, params: &Value) -> Reply {
     let resumed = || {
         agent.check_auth()?;
         // Unlike load, resume may leave out the MCP servers.
@@ -268,16 +268,23 @@ fn resume(agent: &Agent, params: &Value) -> Reply {
     with_load_fault(agent, resumed())
 }
 
-fn fork(agent: &Agent, params: &Value) -> Result<Reply, RpcError> {
+fn fork(agent: &Arc<Agent>, params: &Value) -> Result<Reply, RpcError> {
     agent.check_auth()?;
     let (cwd, servers) = place(params)?;
     let (_, history) = agent.past(text(params, "sessionId")?)?;
-    Ok(fork_of(agent, cwd, servers, history))
+    Ok(fork_of(agent, cwd, servers, history, Map::new()))
 }
 
 /// Opens a session that begins with these turns.
-pub(crate) fn fork_of(agent: &Agent, cwd: String, servers: Value, history: Vec<StoredTurn>) -> Reply {
+pub(crate) fn fork_of(
+    agent: &Arc<Agent>,
+    cwd: String,
+    servers: Value,
+    history: Vec<StoredTurn>,
+    given: Map<String, Value>,
+) -> Reply {
     let session = agent.open(clock::new_id(), "fork", cwd, servers, history);
+    session.with(|state| state.given = given);
     with_session_id(opened(agent, &session), &session)
 }
 
@@ -392,12 +399,17 @@ pub(crate) fn prompt(agent: &Arc<Agent>, id: &Id, params: &Value) -> Result<Arc<
         }
     }
     let entry = params["_meta"][koda::ENTRY_MARK].as_str().map(str::to_owned);
+    let roles = match agent.config.dialect {
+        Dialect::Koda => koda::roles_of(&params["_meta"]),
+        _ => Vec::new(),
+    };
     Ok(Arc::new(Turn {
         agent: Arc::clone(agent),
         session,
         id: id.clone(),
         prompt: blocks.clone(),
         entry,
+        roles,
         signal: Arc::new(Signal::default()),
     }))
 }

@@ -79,6 +79,9 @@ pub(crate) struct Agent {
     pub(crate) workers: Workers,
     /// Nothing, where the client's frames are not checked.
     strict: Option<Strict>,
+    /// What Koda's sessions share.
+    pub(crate) koda: koda::Shared,
+    watched: AtomicBool,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     pending: Mutex<HashMap<String, Arc<Signal>>>,
     next_request: AtomicU64,
@@ -112,6 +115,8 @@ impl Agent {
             current: Mutex::new(None),
             workers: Workers::default(),
             strict,
+            koda: koda::Shared::default(),
+            watched: AtomicBool::new(false),
             sessions: Mutex::default(),
             pending: Mutex::default(),
             next_request: AtomicU64::new(0),
@@ -212,7 +217,12 @@ impl Agent {
     /// Writes an answer now.
     pub(crate) fn write_answer(&self, id: Id, outcome: &Answer) {
         let id = if self.config.text_ids { id.into_text() } else { id };
-        self.out().line(&frame::answer(&id, outcome));
+        match outcome {
+            Err(error) if self.config.dialect == Dialect::Koda => {
+                self.out().line(&frame::answer(&id, &Err(koda::typed(error))));
+            }
+            outcome => self.out().line(&frame::answer(&id, outcome)),
+        }
     }
 
     fn job(&self, job: impl FnOnce() + Send + 'static) {
@@ -313,7 +323,7 @@ impl Agent {
 
     /// Opens a session in memory, and on disk if it is new there.
     pub(crate) fn open(
-        &self,
+        self: &Arc<Self>,
         id: String,
         origin: &'static str,
         cwd: String,
@@ -326,10 +336,18 @@ impl Agent {
             complain(&format!("session {id} is not stored: {e}"));
         }
         let settings = match self.config.dialect {
-            Dialect::Koda => koda::default_settings(),
+            Dialect::Koda => koda::default_settings(self),
             _ => Settings::default(),
         };
         let session = Arc::new(Session::new(id, origin, cwd, mcp_servers, history, settings));
+        if self.config.dialect == Dialect::Koda {
+            let file = self
+                .store
+                .as_ref()
+                .and_then(|store| store.beside(&session.id, "subagents"));
+            session.subagents.open(file, origin);
+            koda::watch::start(self, &self.watched);
+        }
         lock(&self.sessions).insert(session.id.clone(), Arc::clone(&session));
         *lock(&self.current) = Some(Arc::clone(&session));
         session
@@ -401,6 +419,7 @@ impl Agent {
         if !self.process.ignores_eof() {
             for session in self.sessions() {
                 session.for_each_turn(|turn| turn.signal.end_stdin());
+                session.subagents.stop();
             }
             let (done, barrier) = sync_channel(1);
             let mark = move || {

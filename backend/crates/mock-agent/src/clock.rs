@@ -18,7 +18,7 @@ pub(crate) fn since_epoch() -> Duration {
 }
 
 /// The civil calendar, counted in eras of 400 years that begin on a first of March.
-fn rfc3339(since_epoch: Duration) -> String {
+pub(crate) fn rfc3339(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let days = seconds / 86_400 + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -66,7 +66,7 @@ pub(crate) enum Busy {
 }
 
 /// A capability that can be left out.
-const CAPABILITIES: [&str; 15] = [
+const CAPABILITIES: [&str; 20] = [
     "load",
     "resume",
     "list",
@@ -82,6 +82,11 @@ const CAPABILITIES: [&str; 15] = [
     "modes",
     "models",
     "configOptions",
+    "accessPolicy",
+    "compact",
+    "plan",
+    "customModels",
+    "subagents",
 ];
 
 /// Everything that is settled before the first byte.
@@ -105,6 +110,10 @@ pub(crate) struct Config {
     pub(crate) exit_on_cancel: bool,
     pub(crate) text_ids: bool,
     pub(crate) strict: bool,
+    /// Koda's access policy that sessions begin with.
+    pub(crate) approval_mode: String,
+    /// The folder of Koda's user.
+    pub(crate) koda_home: Option<PathBuf>,
 }
 
 /// Splits `name:argument`.
@@ -126,7 +135,8 @@ impl Config {
     pub(crate) fn read(args: &[String], env: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let env = |name: &str| env(name).filter(|value| !value.is_empty());
         let flag = |name: &str| env(name).is_some_and(|value| value != "0");
-        let dialect = dialect(args, env("MOCK_DIALECT"))?;
+        let (name, approval_mode) = arguments(args)?;
+        let dialect = dialect(name.or_else(|| env("MOCK_DIALECT")))?;
         let load = env("MOCK_LOAD").unwrap_or_default();
         let mut without: Vec<String> = env("MOCK_WITHOUT")
             .unwrap_or_default()
@@ -169,6 +179,8 @@ impl Config {
             exit_on_cancel: flag("MOCK_EXIT_ON_CANCEL"),
             text_ids: flag("MOCK_TEXT_IDS"),
             strict: flag("MOCK_STRICT"),
+            approval_mode,
+            koda_home: env("KODA_CLI_HOME").map(PathBuf::from),
         })
     }
 
@@ -178,19 +190,33 @@ impl Config {
     }
 }
 
-fn dialect(args: &[String], from_env: Option<String>) -> Result<Dialect, String> {
-    let mut name = from_env;
+/// The dialect's name, if one is given, and the access policy.
+fn arguments(args: &[String]) -> Result<(Option<String>, String), String> {
+    let (mut dialect, mut policy) = (None, "default".to_owned());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        match arg.as_str() {
+        let (name, given) = match arg.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (arg.as_str(), None),
+        };
+        let mut value = || match given {
+            Some(value) => Ok(value.to_owned()),
+            None => args.next().cloned().ok_or(format!("{name} needs a value")),
+        };
+        match name {
             "--acp" => {}
-            "--dialect" => name = Some(args.next().ok_or("--dialect needs a value")?.clone()),
-            other => match other.strip_prefix("--dialect=") {
-                Some(value) => name = Some(value.to_owned()),
-                None => return Err(format!("unknown argument '{other}'")),
-            },
+            "--dialect" => dialect = Some(value()?),
+            "--approval-mode" => policy = value()?,
+            other => return Err(format!("unknown argument '{other}'")),
         }
     }
+    if !crate::koda::policy::POLICIES.iter().any(|(id, _)| *id == policy) {
+        return unknown("--approval-mode", &policy);
+    }
+    Ok((dialect, policy))
+}
+
+fn dialect(name: Option<String>) -> Result<Dialect, String> {
     match name.as_deref().unwrap_or("acp") {
         "acp" => Ok(Dialect::Acp),
         "kandev" => Ok(Dialect::Kandev),

@@ -42,7 +42,7 @@ fn cwd() -> String {
     cwd.to_string_lossy().into_owned()
 }
 
-fn new(agent: &Agent) -> Reply {
+fn new(agent: &Arc<Agent>) -> Reply {
     let mut reply = match agent.config.new {
         New::Error(code) if code != AUTH_REQUIRED || !agent.authenticated.load(Ordering::SeqCst) => {
             return Err(RpcError::new(code, "MOCK_NEW says so")).into();
@@ -64,7 +64,7 @@ fn new(agent: &Agent) -> Reply {
     reply
 }
 
-fn load(agent: &Agent, params: &Value) -> Result<Reply, RpcError> {
+fn load(agent: &Arc<Agent>, params: &Value) -> Result<Reply, RpcError> {
     let id = text(params, "sessionId")?;
     let (_, history) = agent.past(id)?;
     let session = agent.open(id.to_owned(), "load", cwd(), json!([]), history);
@@ -85,6 +85,7 @@ fn prompt(agent: &Arc<Agent>, id: &Id, params: &Value) -> Result<Arc<Turn>, RpcE
         id: id.clone(),
         prompt: vec![json!({"type": "text", "text": message})],
         entry: None,
+        roles: Vec::new(),
         signal: Arc::new(Signal::default()),
     }))
 }

@@ -1,108 +1,215 @@
 //! Koda's differences from ACP. Source: Koda CLI's page on its ACP server.
 //!
-//! Not there: `koda/custom_models/*` and the subagent methods, which it does not advertise.
+//! Tables of that page are lost. What they must have named and the text does not (the parameters of the subagent methods, the
+//! form of a task's snapshot) is this agent's own; it invents no method.
+
+pub(crate) mod models;
+pub(crate) mod plan;
+pub(crate) mod policy;
+pub(crate) mod roles;
+pub(crate) mod settings;
+pub(crate) mod subagents;
+pub(crate) mod watch;
 
 use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::acp::{self, Changed, change, place, session_of, text, with_load_fault};
+use crate::acp::{self, change, place, session_of, text, with_load_fault};
 use crate::agent::{Agent, Reply};
-use crate::frame::{INVALID_PARAMS, INVALID_REQUEST, Id, NOT_FOUND, RESTORE_UNAVAILABLE, RpcError};
+use crate::frame::{
+    AUTH_REQUIRED, INVALID_PARAMS, INVALID_REQUEST, Id, METHOD_NOT_FOUND, NOT_FOUND, RESTORE_UNAVAILABLE,
+    RpcError,
+};
 use crate::session::{Session, Settings};
-use crate::settings::{check, commands_update, select};
-use crate::sync::Answer;
+use crate::settings::commands_update;
+use crate::sync::{Answer, lock};
+use crate::turn::Run;
 
 /// The client's mark of a prompt, in `_meta`.
 pub(crate) const ENTRY_MARK: &str = "com.kodadev.desktopEntryId";
+/// Why a turn was broken off, in `_meta` of its result.
+pub(crate) const STOP_DETAIL: &str = "com.kodadev.stopDetail";
 
-const MODELS: [(&str, &str); 2] = [("koda-pro", "koda-pro"), ("koda-lite", "koda-lite")];
-const EFFORTS: [(&str, &str); 3] = [("low", "low"), ("medium", "medium"), ("high", "high")];
-const POLICIES: [(&str, &str); 4] = [
-    ("read_only", "Read only"),
-    ("default", "Default"),
-    ("auto_edit", "Auto edit"),
-    ("yolo", "Yolo"),
-];
+/// Roles that a client starts with a prompt, in `_meta`.
+const ROLES: &str = "com.kodadev.subagentRoles";
+/// How many at most.
+const MAX_ROLES: usize = 4;
+const KODA_AUTH: &str = "koda_auth";
+/// Fields of `session/new` beside ACP's.
+const GIVEN: [&str; 4] = ["systemPrompt", "allowedSkills", "coreTools", "excludeTools"];
+
+/// What all sessions of the process share: the user's settings, of which there is one set.
+#[derive(Default)]
+pub(crate) struct Shared(Mutex<SharedState>);
+
+#[derive(Default)]
+pub(crate) struct SharedState {
+    pub(crate) custom_models: Vec<models::Custom>,
+    /// Chosen by `session/set_reasoning_effort`.
+    pub(crate) effort: Option<String>,
+    pub(crate) subagents: settings::SubagentSettings,
+}
+
+impl Shared {
+    /// Reads or changes it; never held across output.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut SharedState) -> T) -> T {
+        f(&mut lock(&self.0))
+    }
+}
 
 /// Handles any request but `initialize`.
 pub(crate) fn handle(agent: &Arc<Agent>, id: Id, method: &str, params: &Value) {
+    let has = |capability: &str| agent.config.has(capability);
     let reply = match method {
-        "session/load" if agent.config.has("load") => with_load_fault(agent, load(agent, params)),
-        "session/fork" if agent.config.has("fork") => {
-            fork(agent, params).unwrap_or_else(|error| Err(error).into())
-        }
-        "session/compact" => compact(agent, params).unwrap_or_else(|error| Err(error).into()),
-        "session/set_model" if agent.config.has("models") => change(agent, params, set_model),
-        "session/set_reasoning_effort" if agent.config.has("models") => change(agent, params, set_effort),
-        "session/set_config_option" => change(agent, params, set_config_option),
-        "session/set_plan" => change(agent, params, |_, _, params| set_plan(params)),
+        "authenticate" => authenticate(agent, params).into(),
+        "session/load" if has("load") => with_load_fault(agent, load(agent, params)),
+        "session/fork" if has("fork") => or_error(fork(agent, params)),
+        "session/compact" if has("compact") => or_error(compact(agent, params)),
+        "session/set_model" if has("models") => change(agent, params, models::set_model),
+        "session/set_reasoning_effort" if has("models") => change(agent, params, models::set_effort),
+        "session/set_config_option" => change(agent, params, policy::set_config_option),
+        "session/set_mode" if has("modes") => change(agent, params, plan::set_mode),
+        "session/set_plan" if has("plan") => or_error(plan::set_plan(agent, params)),
         "session/resume" | "session/list" | "session/close" | "session/delete" => {
             acp::unknown_method(method).into()
         }
-        _ => return acp::handle(agent, id, method, params),
+        _ => {
+            let other = method
+                .strip_prefix("koda/custom_models/")
+                .filter(|_| has("customModels"))
+                .map(|rest| models::manage(agent, rest, params))
+                .or_else(|| {
+                    let rest = method.strip_prefix("session/subagent_")?;
+                    Some(rest)
+                        .filter(|_| has("subagents"))
+                        .map(|rest| subagents::manage(agent, rest, params))
+                });
+            match other {
+                Some(reply) => or_error(reply),
+                None => return acp::handle(agent, id, method, params),
+            }
+        }
     };
     agent.reply(id, reply);
 }
 
+fn or_error(reply: Result<Reply, RpcError>) -> Reply {
+    reply.unwrap_or_else(|error| Err(error).into())
+}
+
+/// Every error has details for people, and a reason for programs.
+pub(crate) fn typed(error: &RpcError) -> RpcError {
+    if error.data.is_some() {
+        return error.clone();
+    }
+    let reason = match error.code {
+        AUTH_REQUIRED => "auth_required",
+        INVALID_PARAMS => "invalid_params",
+        INVALID_REQUEST => "invalid_request",
+        METHOD_NOT_FOUND => "method_not_found",
+        _ => "agent_error",
+    };
+    error
+        .clone()
+        .with_data(json!({"details": error.message, "reason": reason}))
+}
+
+/// An error with a reason of its own.
+pub(crate) fn refusal(code: i64, reason: &str, details: impl Into<String>) -> RpcError {
+    let details = details.into();
+    let data = json!({"details": details, "reason": reason});
+    RpcError::new(code, details).with_data(data)
+}
+
 /// The settings of a session that was just opened.
-pub(crate) fn default_settings() -> Settings {
+pub(crate) fn default_settings(agent: &Agent) -> Settings {
     Settings {
-        model: MODELS[0].0.to_owned(),
+        mode: "default".to_owned(),
+        model: models::DEFAULT.to_owned(),
+        effort: agent
+            .koda
+            .with(|shared| shared.effort.clone())
+            .unwrap_or_else(|| "medium".to_owned()),
+        access_policy: agent.config.approval_mode.clone(),
+        custom_models: agent.koda.with(|shared| shared.custom_models.clone()),
         ..Settings::default()
     }
 }
 
-fn models(settings: &Settings) -> Value {
-    let efforts: Vec<&str> = EFFORTS.iter().map(|(id, _)| *id).collect();
-    let model = |(id, name): &(&str, &str)| {
-        json!({
-            "modelId": id, "name": name, "description": null, "imageSupport": true,
-            "reasoning": {
-                "supportedEfforts": efforts,
-                "defaultEffort": "medium",
-                "currentEffort": if *id == settings.model { settings.effort.as_str() } else { "medium" },
-            },
-        })
-    };
-    let available: Vec<Value> = MODELS.iter().map(model).collect();
-    json!({"currentModelId": settings.model, "availableModels": available})
+/// What `initialize` says beside ACP.
+pub(crate) fn session_capabilities(agent: &Agent) -> Value {
+    let mut capabilities = json!({});
+    for (name, value) in [
+        ("fork", json!({})),
+        ("accessPolicy", json!({})),
+        ("subagents", subagents::capability()),
+    ] {
+        if agent.config.has(name) {
+            capabilities[name] = value;
+        }
+    }
+    capabilities
 }
 
-fn config_options(settings: &Settings) -> Value {
+pub(crate) fn auth_methods() -> Value {
     json!([
-        select("models", "Model", "model", &settings.model, &MODELS),
-        select(
-            "access_policy",
-            "Access policy",
-            "access_policy",
-            &settings.access_policy,
-            &POLICIES
-        ),
+        {"id": KODA_AUTH, "name": "Koda Auth", "description": "Authenticate via Jarvis API"},
+        {"id": "without_auth", "name": "Continue without authentication", "description": null},
     ])
 }
 
+/// With `MOCK_AUTH` only an account is good enough.
+fn authenticate(agent: &Agent, params: &Value) -> Answer {
+    match text(params, "methodId")? {
+        KODA_AUTH => agent.authenticated.store(true, Ordering::SeqCst),
+        "without_auth" => {}
+        other => {
+            return Err(RpcError::new(
+                INVALID_PARAMS,
+                format!("unknown auth method '{other}'"),
+            ));
+        }
+    }
+    Ok(Value::Null)
+}
+
+/// What a client says of a session beside ACP's fields.
+pub(crate) fn given(params: &Value) -> Map<String, Value> {
+    let given = GIVEN.iter().filter(|name| !params[**name].is_null());
+    given
+        .map(|name| ((*name).to_owned(), params[*name].clone()))
+        .collect()
+}
+
 /// The result of opening a session (a load's is null), and the updates that follow it.
-pub(crate) fn opened(session: &Session) -> (Value, Vec<Value>) {
+pub(crate) fn opened(agent: &Agent, session: &Session) -> (Value, Vec<Value>) {
     let settings = session.settings();
     let mcp = mcp_state(session);
     let mut mcp_update = mcp.clone();
     mcp_update["sessionUpdate"] = json!("mcp_state_update");
     let title = session.with(|state| state.title.clone());
-    let updates = vec![
+    let mut updates = vec![
         commands_update(),
         mcp_update,
         json!({"sessionUpdate": "session_info_update", "title": title}),
         json!({"sessionUpdate": "context_usage_update", "usedTokens": 0, "maxTokens": 200_000}),
     ];
+    updates.extend(subagents::at_start(agent, session));
     let result = if session.origin == "load" {
         Value::Null
     } else {
-        json!({
-            "models": models(&settings),
-            "configOptions": config_options(&settings),
+        let mut result = json!({
+            "models": models::describe(&settings),
+            "configOptions": policy::config_options(agent, &settings),
             "mcpState": mcp,
-        })
+        });
+        if agent.config.has("subagents") {
+            result["subagents"] = subagents::block(agent, session);
+        }
+        result
     };
     (result, updates)
 }
@@ -123,7 +230,7 @@ fn unavailable(code: i64, what: &str, reason: &str) -> RpcError {
         .with_data(json!({"details": details, "reason": reason}))
 }
 
-fn load(agent: &Agent, params: &Value) -> Result<Reply, RpcError> {
+fn load(agent: &Arc<Agent>, params: &Value) -> Result<Reply, RpcError> {
     let lost = |reason| unavailable(RESTORE_UNAVAILABLE, "session restore", reason);
     agent.check_auth()?;
     let (cwd, servers) = place(params)?;
@@ -136,7 +243,8 @@ fn load(agent: &Agent, params: &Value) -> Result<Reply, RpcError> {
         return Err(lost("cwd_mismatch"));
     }
     let session = agent.open(id.to_owned(), "load", cwd, servers, history);
-    let (result, updates) = opened(&session);
+    session.with(|state| state.given = given(params));
+    let (result, updates) = opened(agent, &session);
     let mut reply = Reply::from(Ok(result));
     let line = |update| agent.update_line(&session.id, update);
     reply.after = updates.iter().map(line).collect();
@@ -144,7 +252,7 @@ fn load(agent: &Agent, params: &Value) -> Result<Reply, RpcError> {
 }
 
 /// The branch begins before the prompt that bears the mark.
-fn fork(agent: &Agent, params: &Value) -> Result<Reply, RpcError> {
+fn fork(agent: &Arc<Agent>, params: &Value) -> Result<Reply, RpcError> {
     let lost = |reason| unavailable(NOT_FOUND, "session fork", reason);
     agent.check_auth()?;
     let (cwd, servers) = place(params)?;
@@ -162,93 +270,65 @@ fn fork(agent: &Agent, params: &Value) -> Result<Reply, RpcError> {
         .iter()
         .position(|turn| turn.entry.as_deref() == Some(mark));
     history.truncate(boundary.ok_or_else(|| lost("entry_not_found"))?);
-    Ok(acp::fork_of(agent, cwd, servers, history))
+    let reply = acp::fork_of(agent, cwd, servers, history, given(params));
+    Ok(reply)
 }
 
 fn compact(agent: &Agent, params: &Value) -> Result<Reply, RpcError> {
     let session = session_of(agent, params)?;
     if session.is_busy() {
-        return Err(RpcError::new(INVALID_REQUEST, "a prompt is running"));
+        return Err(refusal(INVALID_REQUEST, "prompt_running", "a prompt is running"));
     }
     // Four bytes are a token, as a rule of thumb; the summary keeps a tenth.
     let bytes: usize = session.with(|state| state.history.iter().map(|turn| turn.text.len()).sum());
     let (before, after) = (bytes / 4, bytes / 40);
-    let counts = json!({"originalTokenCount": before, "newTokenCount": after});
-    let mut update = counts.clone();
-    update["sessionUpdate"] = json!("context_compaction_update");
-    update["status"] = json!("completed");
-    let mut result = counts;
-    result["compacted"] = json!(true);
+    let update = |status: &str| json!({"sessionUpdate": "context_compaction_update", "status": status});
+    let mut done = update("completed");
+    done["originalTokenCount"] = json!(before);
+    done["newTokenCount"] = json!(after);
+    let result = json!({"compacted": true, "originalTokenCount": before, "newTokenCount": after});
     let mut reply = Reply::from(Ok(result));
-    reply.before.push(agent.update_line(&session.id, &update));
+    for update in [update("in_progress"), done] {
+        reply.before.push(agent.update_line(&session.id, &update));
+    }
     Ok(reply)
 }
 
-fn set_model(_: &Agent, settings: &mut Settings, params: &Value) -> Changed {
-    let model = text(params, "modelId")?;
-    check("model", model, &MODELS)?;
-    model.clone_into(&mut settings.model);
-    Ok((json!({}), Vec::new()))
-}
-
-fn set_effort(_: &Agent, settings: &mut Settings, params: &Value) -> Changed {
-    let effort = text(params, "effort")?;
-    check("effort", effort, &EFFORTS)?;
-    effort.clone_into(&mut settings.effort);
-    Ok((json!({"models": models(settings)}), Vec::new()))
-}
-
-fn set_config_option(_: &Agent, settings: &mut Settings, params: &Value) -> Changed {
-    let (id, value) = (text(params, "configId")?, text(params, "value")?);
-    match id {
-        "models" => {
-            check("model", value, &MODELS)?;
-            value.clone_into(&mut settings.model);
-        }
-        "access_policy" => {
-            check("access policy", value, &POLICIES)?;
-            value.clone_into(&mut settings.access_policy);
-        }
-        other => {
-            return Err(RpcError::new(
-                INVALID_PARAMS,
-                format!("unknown config option '{other}'"),
-            ));
+/// The roles that a prompt starts, each once; what is no name is left out.
+pub(crate) fn roles_of(meta: &Value) -> Vec<String> {
+    let mut roles: Vec<String> = Vec::new();
+    for name in meta[ROLES]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+    {
+        if roles::is_name(name) && roles.len() < MAX_ROLES && !roles.iter().any(|other| other == name) {
+            roles.push(name.to_owned());
         }
     }
-    Ok((json!({"configOptions": config_options(settings)}), Vec::new()))
+    roles
 }
 
-fn set_plan(params: &Value) -> Changed {
-    let entries = plan_entries(params)?;
-    let update = json!({"sessionUpdate": "plan", "entries": entries});
-    Ok((json!({}), vec![update]))
-}
-
-/// The entries with their defaults; fails where no plan can be made of them.
-fn plan_entries(params: &Value) -> Answer {
-    let invalid = |message: &str| RpcError::new(INVALID_PARAMS, message);
-    let mut entries = params["entries"].clone();
-    let list = entries.as_array_mut();
-    let list = list.ok_or_else(|| invalid("params.entries must be an array"))?;
-    let mut running = 0;
-    for entry in list {
-        if entry["content"]
-            .as_str()
-            .is_none_or(|text| text.trim().is_empty())
-        {
-            return Err(invalid("every entry needs content"));
+/// What happens of a prompt before the model sees it: files that it links to are read, and its roles are started.
+pub(crate) fn before_turn(run: &mut Run<'_>) -> Result<(), crate::turn::Halt> {
+    for block in run.turn.prompt.clone() {
+        let path = block["uri"].as_str().and_then(|uri| uri.strip_prefix("file://"));
+        if let Some(path) = path.filter(|_| block["type"] == "resource_link") {
+            let said = match crate::script::client::file(run, path) {
+                Ok(text) => format!("{path}: {} bytes", text.len()),
+                Err(problem) => format!("{path}: {problem}"),
+            };
+            run.report("file", &said);
         }
-        if entry["status"].is_null() {
-            entry["status"] = json!("pending");
-        }
-        if entry["priority"].is_null() {
-            entry["priority"] = json!("medium");
-        }
-        running += usize::from(entry["status"] == "in_progress");
     }
-    if running > 1 {
-        return Err(invalid("more than one entry is in_progress"));
+    let text = run.turn.text();
+    for role in run.turn.roles.clone() {
+        let start = subagents::Start {
+            role: Some(role),
+            ..subagents::Start::of(&text)
+        };
+        subagents::call(run, &start);
     }
-    Ok(entries)
+    subagents::boundary(run)
 }

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::config::Busy;
+use crate::koda::models::Custom;
+use crate::koda::subagents::Subagents;
 use crate::store::StoredTurn;
 use crate::sync::lock;
 use crate::turn::Turn;
@@ -25,12 +27,18 @@ pub(crate) struct Settings {
     pub(crate) verbose: bool,
     /// Koda's access policy.
     pub(crate) access_policy: String,
+    /// Koda's models of the user's, as they were when the session was opened.
+    pub(crate) custom_models: Vec<Custom>,
 }
 
 /// What changes in a session.
 pub(crate) struct State {
     pub(crate) settings: Settings,
     pub(crate) title: Option<String>,
+    /// What the client said beside ACP's fields when it opened the session (Koda).
+    pub(crate) given: Map<String, Value>,
+    /// The plan that the client set (Koda).
+    pub(crate) plan: Vec<Value>,
     pub(crate) history: Vec<StoredTurn>,
     /// The first one runs, the others wait.
     turns: VecDeque<Arc<Turn>>,
@@ -44,6 +52,7 @@ pub(crate) struct Session {
     pub(crate) cwd: String,
     pub(crate) mcp_servers: Value,
     pub(crate) ignore_cancel: AtomicBool,
+    pub(crate) subagents: Subagents,
     state: Mutex<State>,
 }
 
@@ -75,9 +84,12 @@ impl Session {
             cwd,
             mcp_servers,
             ignore_cancel: AtomicBool::new(false),
+            subagents: Subagents::default(),
             state: Mutex::new(State {
                 settings,
                 title,
+                given: Map::new(),
+                plan: Vec::new(),
                 history,
                 turns: VecDeque::new(),
             }),
@@ -160,6 +172,8 @@ impl Session {
                 "verbose": settings.verbose,
                 "access_policy": settings.access_policy,
             },
+            "given": self.with(|state| state.given.clone()),
+            "plan": self.with(|state| state.plan.clone()),
             "turns": self.with(|state| state.history.len()),
         })
     }

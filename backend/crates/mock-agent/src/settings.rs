@@ -31,6 +31,7 @@ impl Default for Settings {
             effort: "medium".to_owned(),
             verbose: false,
             access_policy: "default".to_owned(),
+            custom_models: Vec::new(),
         }
     }
 }

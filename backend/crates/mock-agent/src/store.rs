@@ -73,6 +73,11 @@ impl Store {
         legal.then(|| self.dir.join(format!("{id}.jsonl")))
     }
 
+    /// A file for what else is kept of a session.
+    pub(crate) fn beside(&self, id: &str, what: &str) -> Option<PathBuf> {
+        self.path(id).map(|path| path.with_extension(what))
+    }
+
     /// Writes a new session, with the turns it inherits.
     pub(crate) fn create(&self, id: &str, cwd: &str, turns: &[StoredTurn]) -> io::Result<()> {
         let path = self.path(id).ok_or(io::ErrorKind::InvalidInput)?;

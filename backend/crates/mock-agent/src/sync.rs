@@ -55,6 +55,12 @@ impl Signal {
         });
     }
 
+    /// Nothing of the turn's is worth waiting for.
+    pub(crate) fn is_over(&self) -> bool {
+        let state = lock(&self.state);
+        state.cancelled || state.stdin_ended
+    }
+
     pub(crate) fn check(&self) -> Result<(), Halt> {
         if lock(&self.state).cancelled {
             return Err(Halt::Cancelled);

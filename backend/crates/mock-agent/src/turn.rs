@@ -13,7 +13,7 @@ use crate::out::complain;
 use crate::session::Session;
 use crate::store::StoredTurn;
 use crate::sync::Signal;
-use crate::{clock, demo, kandev, script};
+use crate::{clock, demo, kandev, koda, script};
 
 /// How many updates of a turn are kept for a replay, and how many bytes of them.
 const MAX_UPDATES: usize = 10_000;
@@ -39,6 +39,8 @@ pub(crate) struct Turn {
     pub(crate) prompt: Vec<Value>,
     /// The client's mark of this prompt (Koda).
     pub(crate) entry: Option<String>,
+    /// Roles that the client starts with it (Koda).
+    pub(crate) roles: Vec<String>,
     pub(crate) signal: Arc<Signal>,
 }
 
@@ -70,6 +72,8 @@ pub(crate) struct Run<'a> {
     pub(crate) unanswered: Vec<String>,
     /// Tokens used.
     pub(crate) usage: Option<u64>,
+    /// `_meta` of the prompt's result.
+    pub(crate) meta: Option<Value>,
     /// Said this long after the answer.
     pub(crate) late: Vec<(Duration, String)>,
     pub(crate) exit_after: Option<i32>,
@@ -89,6 +93,7 @@ impl<'a> Run<'a> {
             terminals: HashMap::new(),
             unanswered: Vec::new(),
             usage: None,
+            meta: None,
             late: Vec::new(),
             exit_after: None,
             updates: Vec::new(),
@@ -130,6 +135,11 @@ impl<'a> Run<'a> {
     /// A message chunk of the form that tests look for.
     pub(crate) fn report(&mut self, name: &str, value: &str) {
         self.say(&format!("{name}: {value}\n"));
+    }
+
+    /// What Koda calls the prompt in its markers.
+    pub(crate) fn prompt_id(&self) -> String {
+        format!("prompt-{}", self.number)
     }
 
     /// A new tool call id, unique in the session.
@@ -201,13 +211,21 @@ pub(crate) fn run(turn: &Arc<Turn>) {
         agent.write_answer(turn.id.clone(), &Ok(json!({"accepted": true})));
     }
     let mut run = Run::new(turn);
+    let koda = agent.config.dialect == Dialect::Koda;
     let outcome = turn.signal.check().and_then(|()| {
         let text = turn.text();
-        if script::is_script(&text) {
-            script::run(&mut run, &text)
-        } else {
-            demo::run(&mut run, &text)
+        if koda {
+            koda::before_turn(&mut run)?;
         }
+        if script::is_script(&text) {
+            script::run(&mut run, &text)?;
+        } else {
+            demo::run(&mut run, &text)?;
+        }
+        if koda {
+            koda::subagents::boundary(&mut run)?;
+        }
+        Ok(())
     });
     let ending = outcome.err().unwrap_or_else(|| Halt::Stop("end_turn".to_owned()));
     let stop = match &ending {
@@ -218,7 +236,8 @@ pub(crate) fn run(turn: &Arc<Turn>) {
     if stop == "end_turn" && !run.plan.is_empty() {
         while run.step_plan() {}
     }
-    let (usage, exit_after) = (run.usage, run.exit_after);
+    let extra = (run.usage, run.meta.take());
+    let exit_after = run.exit_after;
     let mut late = std::mem::take(&mut run.late);
     late.sort_by_key(|(after, _)| *after);
     let stored = run.into_stored(stop);
@@ -234,7 +253,11 @@ pub(crate) fn run(turn: &Arc<Turn>) {
     // Free before the answer is out, since the next prompt may come right after it.
     let next = turn.session.finish(stored);
     agent.forget(&turn.signal);
-    write_end(turn, &ending, usage, &summary);
+    write_end(turn, &ending, extra, &summary);
+    if koda {
+        // What ended too late for the turn.
+        koda::subagents::deliver_if_idle(agent, &turn.session);
+    }
     if let Some(next) = next {
         agent.start_turn(next);
     }
@@ -250,7 +273,7 @@ pub(crate) fn run(turn: &Arc<Turn>) {
     }
 }
 
-fn write_end(turn: &Turn, ending: &Halt, usage: Option<u64>, summary: &str) {
+fn write_end(turn: &Turn, ending: &Halt, (usage, meta): (Option<u64>, Option<Value>), summary: &str) {
     let agent = &turn.agent;
     if agent.config.dialect == Dialect::Kandev {
         agent
@@ -267,6 +290,9 @@ fn write_end(turn: &Turn, ending: &Halt, usage: Option<u64>, summary: &str) {
     if let Some(used) = usage {
         let output = used / 4;
         result["usage"] = json!({"totalTokens": used, "inputTokens": used - output, "outputTokens": output});
+    }
+    if let Some(meta) = meta {
+        result["_meta"] = meta;
     }
     agent.write_answer(turn.id.clone(), &Ok(result));
 }

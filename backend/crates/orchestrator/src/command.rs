@@ -17,6 +17,7 @@ use kandev_store::commands::{self, Handed};
 use kandev_store::notify::{self, Wake};
 use kandev_store::{StoreError, instances};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -79,6 +80,8 @@ impl CommandError {
 pub(crate) enum Request {
     Prompt {
         prompt: Prompt,
+        #[serde(default)]
+        meta: Map<String, Value>,
         when_busy: WhenBusy,
     },
     Cancel {
@@ -152,15 +155,20 @@ impl Answer {
 }
 
 impl Orchestrator {
-    /// Gives an instance a prompt.
+    /// Gives an instance a prompt, and `meta` with it, which the agent gets as `_meta`.
     pub async fn prompt(
         &self,
         id: InstanceId,
         prompt: Prompt,
+        meta: Map<String, Value>,
         when_busy: WhenBusy,
     ) -> Result<Accepted, CommandError> {
         let prompt = self.with_files(id, prompt).await?;
-        let request = Request::Prompt { prompt, when_busy };
+        let request = Request::Prompt {
+            prompt,
+            meta,
+            when_busy,
+        };
         match self.command(id, request, ANSWER_LIMIT).await? {
             Some(Answer::Prompt(answer)) => Ok(answer?),
             None => Err(PromptRefused::State(Refusal::Ended).into()),

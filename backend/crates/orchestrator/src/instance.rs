@@ -45,6 +45,7 @@ mod saved;
 mod setup;
 mod shifts;
 mod state;
+mod subagents;
 mod turns;
 mod verdict;
 mod waits;
@@ -63,6 +64,7 @@ use crate::fresh::Stored;
 
 pub(crate) use actor::{Actor, Parts};
 pub use asks::{AskOutcome, AskRefused};
+pub(crate) use choices::inherits;
 pub use choices::{Choices, Offered};
 pub(crate) use costs::SESSION_COST;
 pub(crate) use elicitations::MAX_AWAITED;

@@ -26,6 +26,10 @@ pub(crate) const TASK_DESCRIPTION: &str = "TASK_DESCRIPTION";
 /// Longest environment value, in bytes: the kernel's limit for one string of `execve`.
 const MAX_ENV_VALUE: usize = 128 * 1024;
 const MAX_ENV_VARS: usize = 512;
+/// Most that is told with a session beside the protocol's own, in bytes of JSON.
+const MAX_SESSION_PARAMS: usize = 1 << 20;
+/// Parameters of `session/new` and its like that follow from the rest of the launch.
+const OWN_PARAMS: [&str; 4] = ["sessionId", "cwd", "mcpServers", "additionalDirectories"];
 
 /// What a caller wants launched.
 #[derive(Debug, Clone)]
@@ -81,6 +85,9 @@ pub struct LaunchOptions {
     /// Set before the first turn.
     #[serde(default)]
     pub config_options: BTreeMap<String, Value>,
+    /// Told with `session/new` and its like, beside the protocol's own.
+    #[serde(default)]
+    pub session_params: Map<String, Value>,
     /// In place of the type's limits.
     #[serde(default)]
     pub resources: Resources,
@@ -240,6 +247,9 @@ pub struct ResumeFrom {
     /// What there was to choose from.
     #[serde(default)]
     pub offered: Offered,
+    /// Some of it is of the session that it was branched off.
+    #[serde(default)]
+    pub inherits: bool,
     /// The agent could not go on with it, and a fresh one is started.
     #[serde(default)]
     pub lost: bool,
@@ -318,6 +328,7 @@ pub fn check(
         });
     }
     check_resources(&request.options)?;
+    check_session_params(&request.options)?;
     if request
         .session_id
         .as_deref()
@@ -355,6 +366,26 @@ fn check_env(env: &BTreeMap<String, String>) -> Result<(), LaunchError> {
             let problem = format!("the value of '{name}' has a NUL or is longer than {MAX_ENV_VALUE} bytes");
             return Err(LaunchError::invalid("env", problem));
         }
+    }
+    Ok(())
+}
+
+fn check_session_params(options: &LaunchOptions) -> Result<(), LaunchError> {
+    const FIELD: &str = "session_params";
+    let own = options
+        .session_params
+        .keys()
+        .find(|name| OWN_PARAMS.contains(&name.as_str()));
+    if let Some(name) = own {
+        return Err(LaunchError::invalid(
+            FIELD,
+            format!("'{name}' is kandev's to say"),
+        ));
+    }
+    let bytes = serde_json::to_string(&options.session_params).map_or(usize::MAX, |json| json.len());
+    if bytes > MAX_SESSION_PARAMS {
+        let problem = format!("must have at most {MAX_SESSION_PARAMS} bytes");
+        return Err(LaunchError::invalid(FIELD, problem));
     }
     Ok(())
 }

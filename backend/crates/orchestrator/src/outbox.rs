@@ -15,6 +15,7 @@ use kandev_store::instances::InstancePatch;
 use kandev_store::journal::{Batch, Change, PipeLines, Position};
 use kandev_store::record::{Data, Record, Source};
 use kandev_store::sessions::SessionFacet;
+use kandev_store::subagents::SubagentChange;
 use kandev_store::usage::TurnCost;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
@@ -211,6 +212,22 @@ impl Outbox {
         match same {
             Some(old) => *old = cost,
             None => self.changes.push(Change::TurnCost(cost)),
+        }
+    }
+
+    /// Keeps the latest snapshot of a subagent.
+    pub(crate) fn subagent(&mut self, change: SubagentChange) {
+        let same = self.changes.iter_mut().find_map(|c| match c {
+            Change::Subagent(old)
+                if old.task_id == change.task_id && old.session_key == change.session_key =>
+            {
+                Some(old)
+            }
+            _ => None,
+        });
+        match same {
+            Some(old) => old.merge(change),
+            None => self.changes.push(Change::Subagent(change)),
         }
     }
 

@@ -28,6 +28,7 @@ use crate::permissions::{NewPermission, PermissionEnd};
 use crate::record::{Data, Record, pack};
 use crate::servers::{self, Fence};
 use crate::sessions::{NewSession, SessionDeleted, SessionFacet};
+use crate::subagents::SubagentChange;
 use crate::tasks::TaskMetadata;
 use crate::turns::{NewTurn, TurnPatch};
 use crate::usage::TurnCost;
@@ -60,6 +61,8 @@ pub enum Change {
     SessionDeleted(SessionDeleted),
     /// The agent said something about its session.
     Facet(SessionFacet),
+    /// It said something about a subagent.
+    Subagent(SubagentChange),
     /// The task learns its session's id.
     Task(TaskMetadata),
     /// A command that another server handed over is answered.
@@ -366,6 +369,7 @@ async fn apply(connection: &mut PgConnection, change: &Change, now: DateTime<Utc
         Change::Session(session) => session.insert(connection).await,
         Change::SessionDeleted(session) => session.mark(connection).await,
         Change::Facet(facet) => facet.upsert(connection, now).await,
+        Change::Subagent(change) => change.upsert(connection, now).await,
         Change::Task(metadata) => metadata.merge(connection, now).await,
         Change::Answer(answer) => answer.write(connection).await,
         Change::PermissionAsked(permission) => permission.insert(connection).await,

@@ -16,6 +16,7 @@ mod requests;
 pub mod servers;
 pub mod sessions;
 pub mod snapshot;
+pub mod subagents;
 pub mod tasks;
 pub mod turns;
 pub mod uploads;

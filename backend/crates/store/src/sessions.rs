@@ -14,6 +14,9 @@ use crate::pg_text;
 
 const TABLE: &str = "sessions";
 
+/// What the name of a facet begins with that a branch has of the session that it was branched off.
+pub const INHERITED: &str = "inherited_";
+
 /// A session that was just established.
 #[derive(Debug, Clone)]
 pub struct NewSession {
@@ -46,8 +49,22 @@ impl NewSession {
         .bind(self.task_id.as_str())
         .bind(self.created_at)
         .bind(self.forked_from.map(|key| key.0))
-        .execute(connection)
+        .execute(&mut *connection)
         .await?;
+        if let Some(from) = self.forked_from {
+            // Agents do not keep what was chosen: who resumes the branch sets it again.
+            sqlx::query(
+                "INSERT INTO session_facets (session_key, facet, value, updated_at) \
+                 SELECT $1, $3 || facet, value, $4 FROM session_facets WHERE session_key = $2 AND facet = ANY($5)",
+            )
+            .bind(self.key.0)
+            .bind(from.0)
+            .bind(INHERITED)
+            .bind(self.created_at)
+            .bind(["current_mode", "current_model", "config_options"].as_slice())
+            .execute(connection)
+            .await?;
+        }
         Ok(())
     }
 }

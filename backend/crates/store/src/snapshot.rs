@@ -7,6 +7,7 @@ use sqlx::{PgPool, Row};
 use crate::elicitations::{self, Elicitation};
 use crate::error::{Result, StoreError};
 use crate::permissions::{self, Permission};
+use crate::subagents::{self, Subagent};
 use crate::turns::{self, Turn};
 use crate::usage::{self, TotalUsage};
 
@@ -30,6 +31,8 @@ pub struct Snapshot {
     pub facets: Vec<(String, String)>,
     /// What the session's turns used.
     pub usage: TotalUsage,
+    /// The session's subagents.
+    pub subagents: Vec<Subagent>,
     /// Its last turns, oldest first. One that has no end has no `last_seq`.
     pub turns: Vec<Turn>,
     /// How many turns there are in all.
@@ -73,6 +76,10 @@ async fn read_on(connection: &mut PgConnection, id: InstanceId, max_turns: i64) 
         Some(key) => usage::of_session_on(connection, SessionKey(key)).await?,
         None => TotalUsage::default(),
     };
+    let subagents = match key {
+        Some(key) => subagents::list_on(connection, SessionKey(key)).await?,
+        None => Vec::new(),
+    };
     let mut turns = turns::last(connection, id, max_turns).await?;
     turns.reverse();
     let permissions = permissions::pending_on(&mut *connection, id).await?;
@@ -95,6 +102,7 @@ async fn read_on(connection: &mut PgConnection, id: InstanceId, max_turns: i64) 
             .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
             .collect::<Result<_>>()?,
         usage,
+        subagents,
         turns,
         total_turns: row.try_get("total_turns")?,
         permissions,

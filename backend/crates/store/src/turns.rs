@@ -23,6 +23,8 @@ pub struct NewTurn {
     pub ordinal: i32,
     /// The content blocks as JSON text.
     pub prompt: String,
+    /// What is told beside them, as JSON text.
+    pub prompt_meta: Option<String>,
     /// Now.
     pub queued_at: DateTime<Utc>,
 }
@@ -30,13 +32,15 @@ pub struct NewTurn {
 impl NewTurn {
     pub(crate) async fn insert(&self, connection: &mut PgConnection) -> Result<()> {
         sqlx::query(
-            "INSERT INTO turns (id, instance_id, ordinal, status, prompt, queued_at) VALUES ($1, $2, $3, 'queued', $4, $5)",
+            "INSERT INTO turns (id, instance_id, ordinal, status, prompt, queued_at, prompt_meta) \
+             VALUES ($1, $2, $3, 'queued', $4, $5, $6)",
         )
         .bind(self.id.0)
         .bind(self.instance_id.0)
         .bind(self.ordinal)
         .bind(&self.prompt)
         .bind(self.queued_at)
+        .bind(&self.prompt_meta)
         .execute(connection)
         .await?;
         Ok(())
@@ -168,6 +172,8 @@ pub struct Turn {
     pub status: TurnStatus,
     /// The content blocks as JSON text.
     pub prompt: String,
+    /// What was told beside them, as JSON text.
+    pub prompt_meta: Option<String>,
     /// The agent's stop reason, as it came.
     pub stop_reason: Option<String>,
     /// Token usage as JSON text, as it came.
@@ -213,6 +219,7 @@ impl TryFrom<&PgRow> for Turn {
                 .parse()
                 .map_err(|e| StoreError::bad_row(TABLE, "status", id, e))?,
             prompt: row.try_get("prompt")?,
+            prompt_meta: row.try_get("prompt_meta")?,
             stop_reason: row.try_get("stop_reason")?,
             usage: row.try_get("usage")?,
             cost: {

@@ -8,7 +8,7 @@ use super::Dialect;
 use super::handshake::add_missing;
 
 /// Koda's mark of a prompt, in `_meta`, which a fork can name.
-pub(super) const ENTRY_MARK: &str = "com.kodadev.desktopEntryId";
+pub const ENTRY_MARK: &str = "com.kodadev.desktopEntryId";
 
 /// Something that the agent does and answers, in its session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -148,7 +148,10 @@ impl Ask {
                 let mut params = json!({"sessionId": session_id, "cwd": cwd, "mcpServers": mcp_servers});
                 add_missing(&mut params, additional);
                 if let Some(before) = before {
-                    params["_meta"] = json!({ENTRY_MARK: before});
+                    if !params["_meta"].is_object() {
+                        params["_meta"] = json!({});
+                    }
+                    params["_meta"][ENTRY_MARK] = json!(before);
                 }
                 ("", params)
             }
@@ -196,6 +199,26 @@ mod tests {
 
     fn params(ask: &Ask) -> Value {
         ask.params(Dialect::Acp, place()).unwrap()
+    }
+
+    #[test]
+    fn a_branch_is_told_what_its_session_was_told() {
+        let Value::Object(additional) = json!({"systemPrompt": "be brief", "_meta": {"a": 1}}) else {
+            panic!()
+        };
+        let place = Place {
+            additional: &additional,
+            ..place()
+        };
+        let before = Some("turn".to_owned());
+        let params = Ask::Fork {
+            before,
+            mcp_servers: None,
+        }
+        .params(Dialect::Acp, place)
+        .unwrap();
+        assert_eq!(params["systemPrompt"], "be brief");
+        assert_eq!(params["_meta"], json!({"a": 1, ENTRY_MARK: "turn"}));
     }
 
     #[test]

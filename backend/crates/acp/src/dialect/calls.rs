@@ -61,11 +61,22 @@ impl Dialect {
         ("session/prompt", params)
     }
 
-    /// The same with a label that a fork can name later.
-    pub fn labelled_prompt(self, session_id: &str, prompt: &Prompt, label: &str) -> Call {
+    /// The same with what is told beside it, and with a label that a fork can name later. The kandev dialect has no place
+    /// for either.
+    pub fn prompt_with(
+        self,
+        session_id: &str,
+        prompt: &Prompt,
+        meta: &Map<String, Value>,
+        label: Option<&str>,
+    ) -> Call {
         let (method, mut params) = self.prompt(session_id, prompt);
-        if self == Self::Acp {
-            params["_meta"] = json!({ENTRY_MARK: label});
+        let mut meta = meta.clone();
+        if let Some(label) = label {
+            meta.insert(ENTRY_MARK.to_owned(), json!(label));
+        }
+        if self == Self::Acp && !meta.is_empty() {
+            params["_meta"] = Value::Object(meta);
         }
         (method, params)
     }

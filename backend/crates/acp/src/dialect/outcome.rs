@@ -20,6 +20,10 @@ pub struct SessionInfo {
     pub models: Option<Box<RawValue>>,
     /// `configOptions`, unchanged.
     pub config_options: Option<Box<RawValue>>,
+    /// `mcpState`, unchanged; Koda.
+    pub mcp_state: Option<Box<RawValue>>,
+    /// `subagents`, unchanged; Koda.
+    pub subagents: Option<Box<RawValue>>,
 }
 
 /// Reads the answer to `session/new`, `session/load`, `session/resume` or `session/fork`, which may be null.
@@ -40,8 +44,15 @@ pub fn session_established(dialect: Dialect, result: &RawValue) -> SessionInfo {
             modes: fields.owned("modes"),
             models: fields.owned("models"),
             config_options: fields.owned("configOptions"),
+            mcp_state: fields.owned("mcpState"),
+            subagents: fields.owned("subagents"),
         },
     }
+}
+
+/// Why a turn was broken off, out of the `_meta` of its end; Koda.
+pub fn stop_detail(meta: &RawValue) -> Option<String> {
+    Fields::of(meta).string("com.kodadev.stopDetail")
 }
 
 /// What an answer to `session/prompt` means for the turn.
@@ -123,7 +134,8 @@ mod tests {
             panic!()
         };
         assert_eq!(usage.unwrap().get(), r#"{"totalTokens":3}"#);
-        assert!(meta.unwrap().get().contains("loop_detected"));
+        assert_eq!(stop_detail(&meta.unwrap()).as_deref(), Some("loop_detected"));
+        assert_eq!(stop_detail(raw(r#"{"com.kodadev.stopDetail":7}"#)), None);
     }
 
     #[test]

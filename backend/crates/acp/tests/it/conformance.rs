@@ -111,31 +111,179 @@ const AGENTS: &[Row] = &[
 const KODAS: &[Row] = &[
     (
         "session/set_model",
-        "`PUT /agents/{id}/model`",
-        &[
-            "mode_model_and_options_are_set_and_kept",
-            "koda_is_asked_in_its_own_words",
-        ],
+        "`PUT /agents/{id}/model`; at launch and resume",
+        &["session_set_model", "mode_model_and_options_are_set_and_kept"],
     ),
     (
         "session/set_reasoning_effort",
         "`PUT /agents/{id}/reasoning_effort`",
-        &["koda_is_asked_in_its_own_words"],
+        &["session_set_reasoning_effort"],
     ),
     (
         "session/set_plan",
         "`PUT /agents/{id}/plan`",
-        &["koda_is_asked_in_its_own_words"],
+        &["session_set_plan"],
     ),
     (
         "session/compact",
         "`POST /agents/{id}/compact`",
-        &["koda_is_asked_in_its_own_words"],
+        &["session_compact"],
+    ),
+    ("koda/custom_models/list", "`/rpc`", &["koda_custom_models"]),
+    ("koda/custom_models/upsert", "`/rpc`", &["koda_custom_models"]),
+    ("koda/custom_models/delete", "`/rpc`", &["koda_custom_models"]),
+    (
+        "session/subagent_list",
+        "`/rpc`; what it answers is kept",
+        &["subagent_management"],
     ),
     (
-        "session/subagent_*, koda/custom_models/*",
-        "`/rpc`; the mock agent has none of them",
-        &["any_other_method_is_called_and_answered_as_it_is"],
+        "session/subagent_cancel",
+        "`/rpc`",
+        &["subagent_management", "waiting_for_subagents"],
+    ),
+    ("session/subagent_extend", "`/rpc`", &["subagent_management"]),
+    ("session/subagent_details", "`/rpc`", &["subagent_management"]),
+    ("session/subagent_restart", "`/rpc`", &["subagent_management"]),
+    (
+        "session/subagent_prompt",
+        "`/rpc`",
+        &["conversation_with_a_subagent"],
+    ),
+    (
+        "session/subagent_compress",
+        "`/rpc`",
+        &["conversation_with_a_subagent"],
+    ),
+    (
+        "session/subagent_release_wait",
+        "`/rpc`",
+        &["waiting_for_subagents"],
+    ),
+    ("session/subagent_definitions", "`/rpc`", &["subagent_roles"]),
+    (
+        "session/subagent_definition_create",
+        "`/rpc`",
+        &["subagent_roles"],
+    ),
+    ("session/subagent_definition_read", "`/rpc`", &["subagent_roles"]),
+    ("session/subagent_definition_write", "`/rpc`", &["subagent_roles"]),
+    (
+        "session/subagent_definition_delete",
+        "`/rpc`",
+        &["subagent_roles"],
+    ),
+];
+
+/// The sections of Koda's page on its ACP server.
+const SECTIONS: &[Row] = &[
+    (
+        "Транспорт",
+        "one line a message, ids of its own, several requests at once",
+        &["transport"],
+    ),
+    (
+        "Жизненный цикл соединения",
+        "launch to stop",
+        &["connection_lifecycle"],
+    ),
+    ("initialize", "", &["initialize"]),
+    (
+        "Возможности агента",
+        "`agent_capabilities` of the session",
+        &["agent_capabilities"],
+    ),
+    ("authenticate", "", &["authenticate"]),
+    (
+        "session/new",
+        "`session_params` of a launch; `models`, `config_options`, `mcp_state`, `subagents` of the session",
+        &["session_new"],
+    ),
+    (
+        "session/fork",
+        "before a turn, whose id is the label; what was chosen is chosen again",
+        &["session_fork"],
+    ),
+    (
+        "session/load",
+        "its null answer too; what was chosen is chosen again",
+        &["session_load"],
+    ),
+    (
+        "session/prompt",
+        "every prompt has its turn's id as label",
+        &["session_prompt"],
+    ),
+    (
+        "Почему остановился ход",
+        "`stop_detail` and `meta` of the turn and of `turn_ended`",
+        &["why_a_turn_stopped"],
+    ),
+    ("session/cancel", "", &["session_cancel"]),
+    ("session/compact", "", &["session_compact"]),
+    ("session/set_config_option", "", &["session_set_config_option"]),
+    ("session/set_model", "", &["session_set_model"]),
+    (
+        "session/set_reasoning_effort",
+        "",
+        &["session_set_reasoning_effort"],
+    ),
+    ("session/set_plan", "", &["session_set_plan"]),
+    ("koda/custom_models/*", "`/rpc`", &["koda_custom_models"]),
+    ("Файловая система", "in the container", &["file_system"]),
+    ("Терминалы", "in the container", &["terminals"]),
+    ("Запрос разрешения", "`/permissions`", &["permission_request"]),
+    (
+        "Уведомление session/update",
+        "events of kind `update`",
+        &["session_update"],
+    ),
+    ("Вызовы инструментов", "", &["tool_calls"]),
+    (
+        "Политика доступа без перезапуска",
+        "`config_options/access_policy`",
+        &["access_policy_without_a_restart"],
+    ),
+    (
+        "Фоновые субагенты",
+        "`client_capabilities.subagents` of the agent's type",
+        &["background_subagents"],
+    ),
+    (
+        "Уведомления субагентов",
+        "`subagents` and its like of the session: the newest snapshot by `updatedAt`",
+        &["subagent_notifications"],
+    ),
+    (
+        "Ожидание субагентов",
+        "`subagent_turn` of the session",
+        &["waiting_for_subagents"],
+    ),
+    (
+        "Роли субагентов",
+        "`subagent_definitions` of the session",
+        &["subagent_roles"],
+    ),
+    (
+        "Инструменты субагента",
+        "`subagent_settings` of the session",
+        &["subagent_tools"],
+    ),
+    (
+        "Методы управления субагентами",
+        "`/rpc`",
+        &["subagent_management"],
+    ),
+    (
+        "Разговор с субагентом",
+        "`/rpc`",
+        &["conversation_with_a_subagent"],
+    ),
+    ("Типы контента", "", &["content_types"]),
+    (
+        "Ошибки",
+        "`error.details` of turns and instances, `details` of the error body, `error` of `/rpc`: code, message and data as they came",
+        &["errors"],
     ),
 ];
 
@@ -269,6 +417,10 @@ fn table() -> String {
             writeln!(text, "| `{method}` | {whose} | {how} | {tests} |").unwrap();
         }
     }
+    text.push_str("\n| Section of Koda's page | How | Test |\n|---|---|---|\n");
+    for (section, how, tests) in SECTIONS {
+        writeln!(text, "| {section} | {how} | `{}` |", tests[0]).unwrap();
+    }
     text
 }
 
@@ -293,7 +445,7 @@ fn every_method_of_the_official_schema_has_its_row() {
 #[test]
 fn the_tests_are_there() {
     let sources = sources(&repository().join("backend/crates/server/tests/it"));
-    for (method, _, tests) in [AGENTS, KODAS, CLIENTS, BOTH].concat() {
+    for (method, _, tests) in [AGENTS, KODAS, CLIENTS, BOTH, SECTIONS].concat() {
         for test in tests {
             assert!(
                 sources.contains(&format!("async fn {test}()")),

@@ -103,7 +103,9 @@ impl Process {
                     | Effect::Info { .. }
                     | Effect::ToolCall { .. }
                     | Effect::None => {}
-                    Effect::TurnEnd(end) => panic!("{end:?}"),
+                    odd @ (Effect::Subagent(_) | Effect::State { .. } | Effect::TurnEnd(_)) => {
+                        panic!("{odd:?}")
+                    }
                 }
             }
             Incoming::Request { id, method, params } => {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::talk::json_arg;
 use crate::args::{number, required, word};
+use crate::config::Dialect;
 use crate::frame;
 use crate::sync::NULL_ID;
 use crate::turn::{Halt, Run, message_chunk};
@@ -173,8 +174,21 @@ pub(super) fn send(run: &mut Run<'_>, method: &str, params: &Value) -> String {
     run.agent().request(id, method, params, &run.turn.signal)
 }
 
-fn options(kinds: &[String]) -> Vec<Value> {
+/// Koda's own ids and names.
+fn kodas_option(kind: &str) -> Option<(&'static str, &'static str)> {
+    Some(match kind {
+        "allow_always" => ("proceed_always", "Allow All Edits"),
+        "allow_once" => ("proceed_once", "Allow"),
+        "reject_once" => ("cancel", "Reject"),
+        _ => return None,
+    })
+}
+
+fn options(kinds: &[String], koda: bool) -> Vec<Value> {
     let option = |(n, kind): (usize, &String)| {
+        if let Some((id, name)) = kodas_option(kind).filter(|_| koda) {
+            return json!({"optionId": id, "name": name, "kind": kind});
+        }
         let before = kinds[..n].iter().filter(|other| *other == kind).count();
         let mut id = kind.replace('_', "-");
         if before > 0 {
@@ -193,7 +207,7 @@ fn ask_permission(
     keep: bool,
     times: usize,
 ) -> Result<(), Halt> {
-    let options = options(kinds);
+    let options = options(kinds, run.agent().config.dialect == Dialect::Koda);
     let mut asked = Vec::new();
     for _ in 0..times {
         let call = run.next_call();
@@ -220,11 +234,8 @@ fn ask_permission(
                 let outcome = &result["outcome"];
                 match (outcome["outcome"].as_str(), outcome["optionId"].as_str()) {
                     (Some("selected"), Some(option)) => {
-                        let status = if option.starts_with("allow") {
-                            "completed"
-                        } else {
-                            "failed"
-                        };
+                        let allows = option.starts_with("allow") || option.starts_with("proceed");
+                        let status = if allows { "completed" } else { "failed" };
                         (format!("selected {option}"), status)
                     }
                     (Some("cancelled"), _) => {

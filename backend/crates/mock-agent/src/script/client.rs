@@ -1,5 +1,6 @@
 //! Directives that use files and terminals through the client.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use super::ask::send;
 use super::tools::resolve;
 use crate::args::{number, required, size, unescape, word};
-use crate::sync::Answer;
+use crate::sync::{Answer, lock};
 use crate::turn::{Halt, Run};
 
 /// How long answers are waited for after a cancel.
@@ -255,6 +256,21 @@ fn ask_of(
 ) -> Result<(), Halt> {
     let params = params_of(run, terminal);
     ask(run, name, method, params, good)
+}
+
+/// A file that a prompt links to: through the client, if that reads files, else the agent's own.
+pub(crate) fn file(run: &mut Run<'_>, path: &str) -> Result<String, String> {
+    let reads = lock(&run.agent().client)["clientCapabilities"]["fs"]["readTextFile"] == true;
+    if !reads {
+        return super::tools::read_text(Path::new(path)).map_err(|e| e.to_string());
+    }
+    let params = json!({"sessionId": run.turn.session.id, "path": path, "line": null, "limit": null});
+    let id = send(run, "fs/read_text_file", &params);
+    match wait(run, &id) {
+        Some(Ok(result)) => Ok(result["content"].as_str().unwrap_or_default().to_owned()),
+        Some(Err(e)) => Err(e.message),
+        None => Err("unanswered".to_owned()),
+    }
 }
 
 fn write(run: &mut Run<'_>, name: &str, path: &str, text: &str) -> Result<(), Halt> {

@@ -1,9 +1,10 @@
 //! The directive language: every line of a prompt that starts with `/`.
 
 mod ask;
-mod client;
+pub(crate) mod client;
 mod elicit;
 mod end;
+mod koda;
 mod look;
 mod mass;
 mod talk;
@@ -22,6 +23,7 @@ enum Directive {
     Client(client::Client),
     Elicit(elicit::Elicit),
     Mass(mass::Mass),
+    Koda(koda::Koda),
     End(end::End),
     Look(look::Look),
     Fault(Fault),
@@ -50,6 +52,9 @@ fn parse(line: &str) -> Result<Directive, String> {
     }
     if found.is_none() {
         found = mass::Mass::parse(name, rest)?.map(Directive::Mass);
+    }
+    if found.is_none() {
+        found = koda::Koda::parse(name, rest)?.map(Directive::Koda);
     }
     if found.is_none() {
         found = end::End::parse(name, rest)?.map(Directive::End);
@@ -83,6 +88,7 @@ fn perform(run: &mut Run<'_>, directive: Directive) -> Result<(), Halt> {
         Directive::Client(client) => client.run(run)?,
         Directive::Elicit(elicit) => elicit.run(run)?,
         Directive::Mass(mass) => mass.run(run)?,
+        Directive::Koda(koda) => koda.run(run)?,
         Directive::End(end) => end.run(run)?,
         Directive::Look(look) => look.run(run),
         Directive::Fault(Fault::Raw(line)) => {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::args::{required, unescape, word};
+use crate::koda::policy;
 use crate::turn::{Halt, Run};
 
 /// How much of a file is read.
@@ -47,7 +48,23 @@ impl Tool {
         }))
     }
 
+    /// What Koda calls the tool that does this.
+    const fn kodas_name(&self) -> Option<&'static str> {
+        match self {
+            Self::Call { .. } => None,
+            Self::Diff { .. } => Some("replace"),
+            Self::Write { .. } => Some("write_file"),
+            Self::Read { .. } => Some("read_file"),
+        }
+    }
+
     pub(super) fn run(self, run: &mut Run<'_>) -> Result<(), Halt> {
+        if let Some(tool) = self.kodas_name()
+            && !policy::is_allowed(run.agent(), &run.turn.session, tool)
+        {
+            run.report("tool", &format!("{tool} is not available"));
+            return Ok(());
+        }
         match self {
             Self::Call { title, kind } => call(run, &title, &kind),
             Self::Diff { path, text } => {
@@ -101,7 +118,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::write(path, text)
 }
 
-fn call(run: &mut Run<'_>, title: &str, kind: &str) {
+pub(super) fn call(run: &mut Run<'_>, title: &str, kind: &str) {
     let id = run.next_call();
     run.update(json!({
         "sessionUpdate": "tool_call", "toolCallId": id, "title": title, "kind": kind,

@@ -323,7 +323,7 @@ impl Actor {
         let data = serde_json::json!({"status": InstanceStatus::Starting});
         self.event(EventKind::Status, &data);
         if let Some(prompt) = self.spec.first_prompt.take() {
-            self.accept_prompt(prompt);
+            self.accept_prompt((prompt, serde_json::Map::new()));
         }
         if matches!(self.phase, Phase::Creating) {
             self.create();
@@ -518,9 +518,13 @@ impl Actor {
             Request::Prompt { .. } | Request::Cancel { .. } if self.is_legacy() => {
                 self.reply(reply, Answer::Unsupported(super::legacy::READ_ONLY.to_owned()));
             }
-            Request::Prompt { prompt, when_busy } => {
+            Request::Prompt {
+                prompt,
+                meta,
+                when_busy,
+            } => {
                 let decision = lifecycle::admit(self.admission(), lifecycle::Request::Prompt { when_busy });
-                let answer = self.prompt(prompt, decision);
+                let answer = self.prompt((prompt, meta), decision);
                 self.reply(reply, Answer::Prompt(answer));
             }
             Request::Cancel { reason } => {

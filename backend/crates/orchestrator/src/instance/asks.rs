@@ -234,6 +234,14 @@ impl Actor {
                 }));
                 self.session_event(session_id, "deleted");
             }
+            Ask::Rpc { method, params } if method.starts_with("session/subagent_") => {
+                let named = params.as_ref().and_then(|params| params["sessionId"].as_str());
+                let own = self.session.as_ref();
+                let own = own.filter(|own| named.is_none_or(|named| named == own.id));
+                if let Some(key) = own.map(|own| own.key) {
+                    self.keep_subagents(key, result);
+                }
+            }
             Ask::Plan { .. }
             | Ask::Compact
             | Ask::List { .. }
@@ -262,6 +270,9 @@ impl Actor {
         let mut facets = self.opened_facets(&info);
         facets.push((MCP_SERVERS, super::raw(&setup.told)));
         facets.push((DIRECTORIES, super::raw(&setup.directories)));
+        if let Some(block) = &info.subagents {
+            self.keep_subagents(key, block);
+        }
         for (facet, value) in facets {
             self.facet_of(key, facet, &value);
         }

@@ -41,6 +41,13 @@ pub(super) struct Step {
     pub(super) again: bool,
 }
 
+/// What a branch has of the session that it was branched off, until it is resumed.
+pub(super) const INHERITED_FACETS: [&str; 3] = [
+    "inherited_current_mode",
+    "inherited_current_model",
+    "inherited_config_options",
+];
+
 /// The agent's own lists, as in an answer to `session/new`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Offered {
@@ -59,19 +66,21 @@ fn text(value: &Value) -> Option<String> {
 }
 
 impl Choices {
-    /// Out of what is kept of a session: facets and their JSON texts.
+    /// Out of what is kept of a session: facets and their JSON texts. A branch that was never resumed has what the session had
+    /// that it was branched off.
     pub(crate) fn of_facets(facets: &[(String, String)]) -> Self {
-        let facet = |name: &str| {
-            let found = facets.iter().find(|(facet, _)| facet == name);
-            found
-                .and_then(|(_, json)| serde_json::from_str::<Value>(json).ok())
-                .unwrap_or_default()
-        };
         let reported = Offered::of_facets(facets).chosen();
+        let [mode, model, options] = INHERITED_FACETS.map(|name| facet(facets, name));
+        let mut all = reported.options;
+        all.extend(chosen_options(&options));
         Self {
-            mode: text(&facet("current_mode")).or(reported.mode),
-            model: text(&facet("current_model")).or(reported.model),
-            options: reported.options,
+            mode: text(&mode)
+                .or_else(|| text(&facet(facets, "current_mode")))
+                .or(reported.mode),
+            model: text(&model)
+                .or_else(|| text(&facet(facets, "current_model")))
+                .or(reported.model),
+            options: all,
         }
     }
 
@@ -122,6 +131,18 @@ impl Choices {
     }
 }
 
+fn facet(facets: &[(String, String)], name: &str) -> Value {
+    let found = facets.iter().find(|(facet, _)| facet == name);
+    found
+        .and_then(|(_, json)| serde_json::from_str(json).ok())
+        .unwrap_or_default()
+}
+
+/// Whether a branch was never resumed.
+pub(crate) fn inherits(facets: &[(String, String)]) -> bool {
+    INHERITED_FACETS.iter().any(|name| !facet(facets, name).is_null())
+}
+
 impl Offered {
     pub(super) fn of(info: &SessionInfo) -> Self {
         Self {
@@ -133,16 +154,10 @@ impl Offered {
 
     /// Out of what is kept of a session: facets and their JSON texts.
     pub(crate) fn of_facets(facets: &[(String, String)]) -> Self {
-        let facet = |name: &str| {
-            let found = facets.iter().find(|(facet, _)| facet == name);
-            found
-                .and_then(|(_, json)| serde_json::from_str::<Value>(json).ok())
-                .unwrap_or_default()
-        };
         Self {
-            modes: facet("modes"),
-            models: facet("models"),
-            options: facet("config_options"),
+            modes: facet(facets, "modes"),
+            models: facet(facets, "models"),
+            options: facet(facets, "config_options"),
         }
     }
 

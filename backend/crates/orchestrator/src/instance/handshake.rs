@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::actor::{Actor, Phase, SessionRef};
 use super::asks::Asked;
-use super::choices::{self, Offered, Setting, Step};
+use super::choices::{self, INHERITED_FACETS, Offered, Setting, Step};
 use super::ending::{Cause, Failure};
 use super::setup::{DIRECTORIES, MCP_SERVERS, Setup};
 use super::state;
@@ -286,7 +286,7 @@ impl Actor {
     }
 
     /// The session to go on with, unless it is lost.
-    fn resuming(&self) -> Option<&ResumeFrom> {
+    pub(super) fn resuming(&self) -> Option<&ResumeFrom> {
         self.spec.resume.as_ref().filter(|resume| !resume.lost)
     }
 
@@ -358,6 +358,9 @@ impl Actor {
         for (facet, value) in self.opened_facets(info) {
             self.facet(facet, &value);
         }
+        if let (Some(block), Some(session)) = (&info.subagents, &self.session) {
+            self.keep_subagents(session.key, block);
+        }
     }
 
     /// What is known of a session that was just opened.
@@ -386,6 +389,7 @@ impl Actor {
             ("protocol", protocol),
             ("modes", info.modes.clone()),
             ("models", info.models.clone()),
+            ("mcp_state", info.mcp_state.clone()),
         ];
         let told = facets
             .into_iter()
@@ -427,6 +431,11 @@ impl Actor {
     fn plan_configuration(&mut self, info: &dialect::SessionInfo, says_nothing: bool) {
         let mut offered = Offered::of(info);
         self.chosen = offered.chosen();
+        if self.spec.resume.as_ref().is_some_and(|resume| resume.inherits) {
+            for name in INHERITED_FACETS {
+                self.facet_value(name, &Value::Null);
+            }
+        }
         // Koda says nothing of a session that it takes up; then what it offered before is the best that is known.
         if let Some(resume) = self.resuming().filter(|_| says_nothing) {
             offered = resume.offered.clone();

@@ -178,8 +178,9 @@ impl Actor {
             Said::Mode(mode) => self.chosen.mode = Some(mode.to_string()),
             Said::ConfigOptions(options) => self.chosen.see_options(options),
             Said::ToolCall { id, kind } => self.permissions.note_kind(&id, kind),
+            Said::Subagent(subagent) => self.keep_subagent(*subagent),
             Said::TurnEnd(end) => self.turn_ended_by_update(end),
-            Said::None | Said::AgentText(_) | Said::Commands(_) | Said::Info { .. } => {}
+            Said::None | Said::AgentText(_) | Said::Commands(_) | Said::Info { .. } | Said::State { .. } => {}
         }
     }
 
@@ -190,6 +191,8 @@ impl Actor {
         | Said::ConfigOptions(_)
         | Said::Commands(_)
         | Said::Usage(_)
+        | Said::Subagent(_)
+        | Said::State { .. }
         | Said::Info { .. }) = update.effect
         {
             self.keep(said);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use kandev_acp::peer::Peer;
 use kandev_acp::{Dialect, dialect};
-use kandev_domain::content::Prompt;
 use kandev_domain::{FailureCode, InstanceId, InstanceStatus, LogLevel, TurnId};
 use kandev_runtime::{ContainerId, ContainerRuntime, ContainerState, ExitStatus, RunSign, RuntimeError};
 use kandev_store::elicitations::Elicitation;
@@ -26,7 +25,7 @@ use super::inside::Inside;
 use super::marks::mark;
 use super::permissions::ToolKinds;
 use super::saved::{Saved, SavedPhase};
-use super::turns::{Cancel, Running};
+use super::turns::{Cancel, PromptWithMeta, Running};
 use crate::Shared;
 
 /// How long the agent gets to show that a frame reached it of which that is not known.
@@ -47,7 +46,7 @@ pub(crate) struct TakeUp {
     pub(crate) status: InstanceStatus,
     pub(crate) lines: PipeLines,
     /// Prompts that were accepted and not yet handed to the agent, in order.
-    pub(crate) queue: Vec<(TurnId, Prompt)>,
+    pub(crate) queue: Vec<(TurnId, PromptWithMeta)>,
     /// How many updates the running turn had.
     pub(crate) updates: u64,
     /// Permission requests without an answer, oldest first.

@@ -93,6 +93,7 @@ impl Actor {
             chosen: self.chosen.clone(),
             // It was in this very session, so it is offered there.
             offered: Offered::having(&self.chosen),
+            inherits: false,
             // This task knows it.
             cost: None,
             lost: false,

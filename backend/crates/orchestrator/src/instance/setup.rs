@@ -57,7 +57,10 @@ impl Actor {
 
     /// Of one with other servers.
     pub(super) fn setup_with(&self, servers: &[McpServer]) -> Setup {
-        let mut setup = Setup::default();
+        let mut setup = Setup {
+            additional: self.spec.options.session_params.clone(),
+            ..Setup::default()
+        };
         for server in servers {
             let reason = self.untaken(server.transport);
             if reason.is_none() {

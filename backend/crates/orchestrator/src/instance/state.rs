@@ -29,7 +29,10 @@ pub(super) fn facets_of(said: &Said<'_>) -> Vec<Facet> {
                 .filter_map(|(facet, told)| Some((facet, value(told.as_ref()?))))
                 .collect()
         }
-        Said::None | Said::AgentText(_) | Said::ToolCall { .. } | Said::TurnEnd(_) => Vec::new(),
+        Said::State { name, value } => vec![(name, (*value).to_owned())],
+        Said::None | Said::AgentText(_) | Said::ToolCall { .. } | Said::Subagent(_) | Said::TurnEnd(_) => {
+            Vec::new()
+        }
     }
 }
 

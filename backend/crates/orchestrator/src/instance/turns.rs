@@ -14,8 +14,8 @@ use kandev_domain::{
 use kandev_store::journal::Change;
 use kandev_store::turns::{NewTurn, TurnPatch};
 use serde::Serialize;
-use serde_json::json;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::actor::{Actor, Phase};
@@ -45,7 +45,11 @@ pub(super) struct Cancel {
 struct Queued {
     id: TurnId,
     prompt: Prompt,
+    meta: Map<String, Value>,
 }
+
+/// A prompt, and what is told beside it.
+pub(crate) type PromptWithMeta = (Prompt, Map<String, Value>);
 
 /// The turns of an instance.
 #[derive(Debug, Default)]
@@ -89,7 +93,10 @@ struct TurnEnded<'a> {
     turn_id: TurnId,
     status: TurnStatus,
     stop_reason: Option<&'a str>,
+    /// Koda's word on it.
+    stop_detail: Option<String>,
     usage: Option<&'a RawValue>,
+    meta: Option<&'a RawValue>,
     error: Option<&'a TurnFailure>,
     cancel_reason: Option<&'a str>,
     updates: u64,
@@ -97,8 +104,8 @@ struct TurnEnded<'a> {
 
 impl Turns {
     /// Puts back a prompt that was accepted before.
-    pub(super) fn put_back(&mut self, id: TurnId, prompt: Prompt) {
-        self.queue.push_back(Queued { id, prompt });
+    pub(super) fn put_back(&mut self, id: TurnId, (prompt, meta): PromptWithMeta) {
+        self.queue.push_back(Queued { id, prompt, meta });
     }
 
     pub(crate) fn state(&self) -> TurnState {
@@ -148,7 +155,11 @@ impl Actor {
     }
 
     /// A prompt of a caller's, after what the state admits.
-    pub(super) fn prompt(&mut self, prompt: Prompt, decision: Decision) -> Result<Accepted, PromptRefused> {
+    pub(super) fn prompt(
+        &mut self,
+        (prompt, meta): PromptWithMeta,
+        decision: Decision,
+    ) -> Result<Accepted, PromptRefused> {
         if let Decision::Refuse(refusal) = decision {
             return Err(refusal.into());
         }
@@ -163,7 +174,7 @@ impl Actor {
             Decision::Proceed | Decision::Enqueue => {}
             Decision::AlreadySo | Decision::Refuse(_) => return Err(Refusal::Busy.into()),
         }
-        let turn_id = self.accept_prompt(prompt);
+        let turn_id = self.accept_prompt((prompt, meta));
         if matches!(self.phase, Phase::Ready) && self.turns.running.is_none() {
             self.next_turn();
         }
@@ -176,7 +187,7 @@ impl Actor {
     }
 
     /// Puts a prompt at the end of the queue.
-    pub(super) fn accept_prompt(&mut self, prompt: Prompt) -> TurnId {
+    pub(super) fn accept_prompt(&mut self, (prompt, meta): PromptWithMeta) -> TurnId {
         let id = TurnId::generate();
         self.turns.count += 1;
         self.outbox.change(Change::TurnQueued(NewTurn {
@@ -184,11 +195,14 @@ impl Actor {
             instance_id: self.spec.id,
             ordinal: self.turns.count,
             prompt: serde_json::to_string(&prompt).unwrap_or_default(),
+            prompt_meta: Some(&meta)
+                .filter(|meta| !meta.is_empty())
+                .and_then(|meta| serde_json::to_string(meta).ok()),
             queued_at: self.shared.clock.now(),
         }));
         self.log(LogLevel::Debug, format!("prompt {} accepted", self.turns.count));
         self.outbox.durable();
-        self.turns.queue.push_back(Queued { id, prompt });
+        self.turns.queue.push_back(Queued { id, prompt, meta });
         id
     }
 
@@ -205,13 +219,11 @@ impl Actor {
             let (Some(agent), Some(session)) = (&self.agent, self.session.clone()) else {
                 return;
             };
+            let label = agent.session.fork.then(|| queued.id.to_string());
             let call = queued.prompt.for_agent(agent.prompt).map(|prompt| {
-                if agent.session.fork {
-                    let label = queued.id.to_string();
-                    agent.dialect.labelled_prompt(&session.id, &prompt, &label)
-                } else {
-                    agent.dialect.prompt(&session.id, &prompt)
-                }
+                agent
+                    .dialect
+                    .prompt_with(&session.id, &prompt, &queued.meta, label.as_deref())
             });
             self.start_turn(&queued, Some(session.key));
             match call {
@@ -248,7 +260,10 @@ impl Actor {
         patch.first_seq = Some(self.outbox.next_seq());
         patch.started_at = Some(self.shared.clock.now());
         self.outbox.change(Change::Turn(Box::new(patch)));
-        let data = json!({"turn_id": queued.id, "prompt": queued.prompt});
+        let mut data = json!({"turn_id": queued.id, "prompt": queued.prompt});
+        if !queued.meta.is_empty() {
+            data["prompt_meta"] = json!(queued.meta);
+        }
         self.event(EventKind::TurnStarted, &data);
         self.outbox.durable();
     }
@@ -420,7 +435,9 @@ impl Actor {
             turn_id: running.id,
             status,
             stop_reason: end.stop_reason.as_deref(),
+            stop_detail: end.meta.as_deref().and_then(dialect::stop_detail),
             usage: end.usage.as_deref(),
+            meta: end.meta.as_deref(),
             error: end.error.as_ref(),
             cancel_reason: cancel_reason.as_deref(),
             updates: running.updates,

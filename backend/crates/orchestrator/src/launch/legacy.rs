@@ -18,6 +18,11 @@ pub(crate) fn prepare(request: &mut LaunchRequest) -> Result<(), LaunchError> {
             "additional_directories",
             "additional directories",
         ),
+        (
+            !options.session_params.is_empty(),
+            "session_params",
+            "parameters of sessions",
+        ),
     ] {
         if given {
             return Err(LaunchError::Unsupported { field, what });

@@ -164,13 +164,18 @@ impl Orchestrator {
     pub(crate) async fn with_files_again(&self, request: Request) -> Result<Request, PromptRefused> {
         let Request::Prompt {
             mut prompt,
+            meta,
             when_busy,
         } = request
         else {
             return Ok(request);
         };
         match self.load_uploads(&mut prompt).await {
-            Ok(()) => Ok(Request::Prompt { prompt, when_busy }),
+            Ok(()) => Ok(Request::Prompt {
+                prompt,
+                meta,
+                when_busy,
+            }),
             Err(FileError::Prompt(error)) => Err(error.into()),
             Err(error) => {
                 tracing::warn!(%error, "the files of a prompt from another server");

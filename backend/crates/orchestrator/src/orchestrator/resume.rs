@@ -4,7 +4,7 @@ use kandev_domain::usage::Cost;
 use kandev_store::sessions;
 
 use super::{Orchestrator, STORE_LIMIT};
-use crate::instance::{Choices, Offered, SESSION_COST};
+use crate::instance::{Choices, Offered, SESSION_COST, inherits};
 use crate::launch::{LaunchError, LaunchRequest, OnLost, ResumeFrom};
 
 impl Orchestrator {
@@ -37,6 +37,7 @@ impl Orchestrator {
             chosen: Choices::of_facets(&facets),
             cost: cost_of(&facets),
             offered: Offered::of_facets(&facets),
+            inherits: inherits(&facets),
             lost: false,
             restarted: false,
         }))

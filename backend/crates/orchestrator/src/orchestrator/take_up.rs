@@ -62,7 +62,11 @@ impl Orchestrator {
                 // Its turn will say so.
                 Err(error) => tracing::warn!(turn_id = %turn.id, %error, "a prompt has lost a file"),
             }
-            queue.push((turn.id, prompt));
+            let meta = turn.prompt_meta.as_deref().map(serde_json::from_str);
+            let Ok(meta) = meta.transpose() else {
+                return Ok(false);
+            };
+            queue.push((turn.id, (prompt, meta.unwrap_or_default())));
         }
         let spec = InstanceSpec {
             id: instance.id,

@@ -23,6 +23,7 @@ mod endings;
 mod engine_outage;
 mod handshake;
 mod inside;
+mod koda;
 mod legacy;
 mod logs;
 mod main_job;

@@ -7,4 +7,5 @@ mod elicitations;
 mod journal;
 mod rows;
 mod servers;
+mod subagents;
 mod support;

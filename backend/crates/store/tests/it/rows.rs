@@ -104,6 +104,7 @@ async fn a_turn_ends_once(pool: PgPool) {
         instance_id: id,
         ordinal: 1,
         prompt: "[]".to_owned(),
+        prompt_meta: None,
         queued_at: at(0),
     };
     change(&pool, id, vec![Change::TurnQueued(new)]).await.unwrap();

@@ -70,6 +70,11 @@ pub struct LaunchBody {
     #[schema(value_type = Object)]
     #[serde(default)]
     config_options: BTreeMap<String, Value>,
+    /// More parameters for the agent's `session/new`, `session/load` and the like, which are not of the protocol (Koda's
+    /// `systemPrompt`, `allowedSkills`, `coreTools`, `excludeTools`; `_meta`).
+    #[schema(value_type = Object)]
+    #[serde(default)]
+    session_params: Map<String, Value>,
     /// How permission requests are answered: `ask` (the default), `allow` or `reject`, or an object of these by kind of tool
     /// (`read`, `edit`, `delete`, `move`, `search`, `execute`, `think`, `fetch`, `switch_mode`, `other`), where `default` is for
     /// the rest.
@@ -283,6 +288,7 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
             mode: body.mode,
             model: body.model,
             config_options: body.config_options,
+            session_params: body.session_params,
             resources: Resources {
                 memory_mb: body.resources.memory_mb,
                 cpu_cores: body.resources.cpu_cores,

@@ -3,12 +3,13 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use kandev_acp::dialect::ENTRY_MARK;
 use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::WhenBusy;
 use kandev_domain::{InstanceId, TurnId};
 use kandev_orchestrator::Changes;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
@@ -18,6 +19,9 @@ use crate::edge::extract::{ApiJson, ApiPath};
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
 
+/// Most that is told beside a prompt, in bytes of JSON.
+const MAX_META: usize = 64 << 10;
+
 /// A prompt: `message`, or `prompt`.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct PromptBody {
@@ -26,6 +30,11 @@ pub struct PromptBody {
     /// A text, or ACP content blocks.
     #[schema(value_type = Object)]
     prompt: Option<Value>,
+    /// Told to the agent as the request's `_meta` (Koda's `com.kodadev.subagentRoles`); agents of the kandev dialect have no
+    /// place for it.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    prompt_meta: Map<String, Value>,
     /// What to do when a turn runs.
     #[serde(default)]
     when_busy: WhenBusy,
@@ -35,8 +44,9 @@ pub struct PromptBody {
 }
 
 impl PromptBody {
-    /// What to prompt, and what to do when a turn runs.
-    pub(super) fn into_prompt(self) -> ApiResult<(Prompt, WhenBusy)> {
+    /// What to prompt and to tell beside it, and what to do when a turn runs.
+    pub(super) fn into_prompt(self) -> ApiResult<(Prompt, Map<String, Value>, WhenBusy)> {
+        check_meta(&self.prompt_meta)?;
         let prompt = match (self.prompt, self.message) {
             (Some(_), Some(_)) => {
                 let problem = "give either 'message' or 'prompt', not both";
@@ -46,8 +56,22 @@ impl PromptBody {
             (None, Some(message)) => prompt_of(Value::String(message))?,
             (None, None) => return Err(ApiError::validation("message", "is required")),
         };
-        Ok((prompt, self.when_busy))
+        Ok((prompt, self.prompt_meta, self.when_busy))
     }
+}
+
+fn check_meta(meta: &Map<String, Value>) -> ApiResult<()> {
+    const FIELD: &str = "prompt_meta";
+    if meta.contains_key(ENTRY_MARK) {
+        let problem = format!("'{ENTRY_MARK}' is kandev's to say: the turn's id");
+        return Err(ApiError::validation(FIELD, &problem));
+    }
+    let bytes = serde_json::to_string(meta).map_or(usize::MAX, |json| json.len());
+    if bytes > MAX_META {
+        let problem = format!("must have at most {MAX_META} bytes");
+        return Err(ApiError::validation(FIELD, &problem));
+    }
+    Ok(())
 }
 
 /// A prompt that was accepted.
@@ -77,9 +101,9 @@ pub async fn prompt(
 ) -> ApiResult<(StatusCode, Json<PromptResponse>)> {
     let id = super::instance(&state, &id).await?.id;
     let wait = body.wait;
-    let (prompt, when_busy) = body.into_prompt()?;
+    let (prompt, meta, when_busy) = body.into_prompt()?;
     let changes = Changes::of(&state.orchestrator, id);
-    let accepted = state.orchestrator.prompt(id, prompt, when_busy).await?;
+    let accepted = state.orchestrator.prompt(id, prompt, meta, when_busy).await?;
     let mut response = PromptResponse {
         success: true,
         session_id: accepted.session_id,

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use kandev_domain::usage::Cost;
 use kandev_domain::{InstanceStatus, McpTransport, SessionKey};
+use kandev_store::subagents::Subagent;
 use kandev_store::usage::{self, TotalUsage};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -61,6 +62,44 @@ pub struct SessionState {
     /// The same of additional directories.
     #[schema(value_type = Option<Vec<DirectoryTold>>)]
     pub(super) additional_directories: Option<Box<RawValue>>,
+    /// The servers of the agent's tools (Koda).
+    #[schema(value_type = Option<Object>)]
+    mcp_state: Option<Box<RawValue>>,
+    /// The agent's subagents, in the order in which they were first heard of (Koda); the latest 256.
+    subagents: Vec<SubagentView>,
+    /// Settings of subagents, and the tools that they can be given.
+    #[schema(value_type = Option<Object>)]
+    subagent_settings: Option<Box<RawValue>>,
+    /// Roles of subagents, and what stands in the way of others.
+    #[schema(value_type = Option<Object>)]
+    subagent_definitions: Option<Box<RawValue>>,
+    /// The last marker of a turn that has to do with subagents: `started`, `finished`, `waiting`, `resumed`.
+    #[schema(value_type = Option<Object>)]
+    subagent_turn: Option<Box<RawValue>>,
+}
+
+/// A subagent, by the newest snapshot that the agent gave of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SubagentView {
+    /// The agent's id of it.
+    task_id: String,
+    /// As the agent has it; fields of more than 8 KiB are left out, and named in `omitted`.
+    #[schema(value_type = Object)]
+    task: Option<Box<RawValue>>,
+    /// The last that was told of what it does.
+    #[schema(value_type = Option<Object>)]
+    activity: Option<Box<RawValue>>,
+}
+
+impl From<Subagent> for SubagentView {
+    fn from(subagent: Subagent) -> Self {
+        let raw = |json| RawValue::from_string(json).ok();
+        Self {
+            task_id: subagent.task_id,
+            task: raw(subagent.snapshot),
+            activity: subagent.activity.and_then(raw),
+        }
+    }
 }
 
 /// What became of an MCP server. Its command, URL, environment and headers are not shown.
@@ -79,11 +118,12 @@ impl SessionState {
     pub async fn load(state: &AppState, key: SessionKey) -> ApiResult<Self> {
         let facets = kandev_store::sessions::facets(&state.pool, key).await?;
         let usage = usage::of_session(&state.pool, key).await?;
-        Ok(Self::of(facets, usage))
+        let subagents = kandev_store::subagents::list(&state.pool, key).await?;
+        Ok(Self::of(facets, usage, subagents))
     }
 
     /// Out of facets and their JSON texts.
-    pub(super) fn of(facets: Vec<(String, String)>, usage: TotalUsage) -> Self {
+    pub(super) fn of(facets: Vec<(String, String)>, usage: TotalUsage, subagents: Vec<Subagent>) -> Self {
         let mut facets: BTreeMap<String, Box<RawValue>> = facets
             .into_iter()
             .filter_map(|(facet, value)| Some((facet, RawValue::from_string(value).ok()?)))
@@ -107,6 +147,11 @@ impl SessionState {
             updated_at: take("updated_at"),
             mcp_servers: take("mcp_servers"),
             additional_directories: take("additional_directories"),
+            mcp_state: take("mcp_state"),
+            subagents: subagents.into_iter().map(Into::into).collect(),
+            subagent_settings: take("subagent_settings"),
+            subagent_definitions: take("subagent_definitions"),
+            subagent_turn: take("subagent_turn"),
         }
     }
 }

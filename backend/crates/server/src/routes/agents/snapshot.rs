@@ -71,7 +71,7 @@ pub(super) async fn load(state: &AppState, id: InstanceId) -> ApiResult<Snapshot
         turn.last_seq.get_or_insert(found.seq);
         turns.push(view(state, turn).await?);
     }
-    let session = SessionState::of(found.facets, found.usage);
+    let session = SessionState::of(found.facets, found.usage, found.subagents);
     Ok(Snapshot {
         seq: found.seq,
         instance_id: id.0,

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use chrono::{DateTime, Utc};
+use kandev_acp::dialect::stop_detail;
 use kandev_domain::TurnStatus;
 use kandev_domain::usage::Cost;
 use kandev_orchestrator::transcript::turn_text;
@@ -26,6 +27,9 @@ pub struct TurnView {
     /// Content blocks.
     #[schema(value_type = Vec<Object>)]
     prompt: Option<Box<RawValue>>,
+    /// What the caller had told beside it.
+    #[schema(value_type = Option<Object>)]
+    prompt_meta: Option<Box<RawValue>>,
     /// The agent's message so far, its pieces joined.
     text: String,
     /// The message is longer than is shown.
@@ -34,6 +38,8 @@ pub struct TurnView {
     text_removed: bool,
     /// As the agent gave it.
     stop_reason: Option<String>,
+    /// Why the agent broke the turn off, where it tells (Koda: `loop_detected`); out of `meta`.
+    stop_detail: Option<String>,
     /// How many updates the turn had; null until it has ended. None at all often means that a model provider failed.
     updates: Option<i64>,
     /// As the agent gave it.
@@ -63,6 +69,7 @@ impl TurnView {
 struct TurnError {
     code: String,
     message: String,
+    /// The agent's JSON-RPC error as it came, its `data` included, where that is why.
     #[schema(value_type = Option<Object>)]
     details: Option<Box<RawValue>>,
 }
@@ -80,19 +87,22 @@ pub struct TurnList {
 pub(super) async fn view(state: &AppState, turn: Turn) -> ApiResult<TurnView> {
     let text = turn_text(&state.pool, &turn).await?;
     let raw = |json: Option<String>| json.and_then(|json| RawValue::from_string(json).ok());
+    let meta = raw(turn.meta);
     Ok(TurnView {
         id: turn.id.0,
         session_id: turn.session_id,
         status: turn.status,
         prompt: raw(Some(turn.prompt)),
+        prompt_meta: raw(turn.prompt_meta),
         text: text.text,
         text_truncated: text.truncated,
         text_removed: text.removed,
         stop_reason: turn.stop_reason,
+        stop_detail: meta.as_deref().and_then(stop_detail),
         updates: turn.updates,
         usage: raw(turn.usage),
         cost: turn.cost,
-        meta: raw(turn.meta),
+        meta,
         error: turn.error_code.map(|code| TurnError {
             code,
             message: turn.error_message.unwrap_or_default(),

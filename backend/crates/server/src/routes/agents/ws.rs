@@ -127,7 +127,7 @@ enum Close {
 /// Events and commands over a WebSocket
 ///
 /// Sends `{"type":"event","event":{…}}` for every event, in order, from `after` on (and `{"type":"reset","oldest_seq":n}` where
-/// older ones are not kept any more). Takes `{"type":"prompt","message"|"prompt","when_busy","ref"}`,
+/// older ones are not kept any more). Takes `{"type":"prompt","message"|"prompt","prompt_meta","when_busy","ref"}`,
 /// `{"type":"cancel","reason","ref"}`, `{"type":"permission","permission_id","option_id"|"kind"|"outcome","ref"}` and
 /// `{"type":"elicitation","elicitation_id","action","content","ref"}`, and answers `{"type":"accepted","ref",…}`, or
 /// `{"type":"error","ref",…}` with the fields of the error body. Closes with 1000 when the instance has ended and all was sent, with 1001 when the server stops.
@@ -318,8 +318,8 @@ impl Commands {
         let orchestrator = &self.state.orchestrator;
         match from_json::<Envelope>(bytes)?.r#type.as_str() {
             "prompt" => {
-                let (prompt, when_busy) = from_json::<PromptBody>(bytes)?.into_prompt()?;
-                let accepted = orchestrator.prompt(self.id, prompt, when_busy).await?;
+                let (prompt, meta, when_busy) = from_json::<PromptBody>(bytes)?.into_prompt()?;
+                let accepted = orchestrator.prompt(self.id, prompt, meta, when_busy).await?;
                 Ok(Done::Prompt {
                     turn_id: accepted.turn_id.0,
                     session_id: accepted.session_id,

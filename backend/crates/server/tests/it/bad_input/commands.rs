@@ -59,6 +59,11 @@ async fn are_refused_by_field_or_state() {
         ),
         ("prompt", json!({"prompt": [{"type": "file", "path": ""}]})),
         ("when_busy", json!({"message": "x", "when_busy": "shout"})),
+        ("prompt_meta", json!({"message": "x", "prompt_meta": "y"})),
+        (
+            "prompt_meta",
+            json!({"message": "x", "prompt_meta": {"com.kodadev.desktopEntryId": "y"}}),
+        ),
         ("wait", json!({"message": "x", "wait": "long"})),
     ];
     for (field, case) in cases {

@@ -168,6 +168,8 @@ async fn are_refused_by_the_field() {
         ),
         ("mode", json!({"mode": 7})),
         ("config_options", json!({"config_options": []})),
+        ("session_params", json!({"session_params": []})),
+        ("session_params", json!({"session_params": {"cwd": "/"}})),
         ("permission_policy", json!({"permission_policy": "perhaps"})),
         ("lifecycle", json!({"lifecycle": "forever"})),
         ("on_lost", json!({"on_lost": "cry"})),

@@ -38,8 +38,15 @@ pub async fn set(
         let mode_id = body.mode_id;
         return subject.ask(&state, Ask::Mode { mode_id }).await;
     }
-    let option = subject.option_of("mode").ok_or_else(|| unsupported("modes"))?;
-    subject
-        .set_option(&state, option, body.mode_id.into(), "mode_id")
-        .await
+    if let Some(option) = subject.option_of("mode") {
+        return subject
+            .set_option(&state, option, body.mode_id.into(), "mode_id")
+            .await;
+    }
+    // Koda has modes, and no list of them.
+    if !subject.can(&["setMode", "accessPolicy", "subagents"]) {
+        return Err(unsupported("modes"));
+    }
+    let mode_id = body.mode_id;
+    subject.ask(&state, Ask::Mode { mode_id }).await
 }
