@@ -81,12 +81,30 @@ impl FrameWriter {
         Self::with_bounds(stdin, tracker, MAX_QUEUED_FRAMES, MAX_QUEUED_BYTES)
     }
 
+    /// The same after a writer of another process, which may have left half a line: the first frame begins on a new one. An
+    /// agent then reads a line that is no JSON, or a blank one.
+    pub fn spawn_after_another(
+        stdin: impl AsyncWrite + Send + Unpin + 'static,
+        tracker: &TaskTracker,
+    ) -> Self {
+        Self::start(stdin, tracker, (MAX_QUEUED_FRAMES, MAX_QUEUED_BYTES), b"\n")
+    }
+
     /// Starts the writer with bounds in frames and bytes, each at least 1.
     pub fn with_bounds(
         stdin: impl AsyncWrite + Send + Unpin + 'static,
         tracker: &TaskTracker,
         max_frames: usize,
         max_bytes: usize,
+    ) -> Self {
+        Self::start(stdin, tracker, (max_frames, max_bytes), b"")
+    }
+
+    fn start(
+        stdin: impl AsyncWrite + Send + Unpin + 'static,
+        tracker: &TaskTracker,
+        (max_frames, max_bytes): (usize, usize),
+        before: &'static [u8],
     ) -> Self {
         let max_bytes = max_bytes.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         let (queue, frames) = mpsc::channel(max_frames.max(1));
@@ -106,7 +124,7 @@ impl FrameWriter {
             let end = tokio::select! {
                 biased;
                 () = abort.cancelled() => WriterEnd::Aborted,
-                end = write_all(stdin, frames, &close, &count) => end,
+                end = write_all(stdin, frames, &close, &count, before) => end,
             };
             ended.send_replace(Some(end));
         });
@@ -185,9 +203,11 @@ async fn write_all(
     mut frames: mpsc::Receiver<Queued>,
     close: &CancellationToken,
     written: &watch::Sender<u64>,
+    mut before: &'static [u8],
 ) -> WriterEnd {
     let result = async {
         while let Some(first) = next(&mut frames, close).await {
+            stdin.write_all(std::mem::take(&mut before)).await?;
             stdin.write_all(&first.frame).await?;
             drop(first);
             let mut batch = 1;

@@ -105,7 +105,8 @@ impl Agent {
                 }
             });
         let (jobs, queue): (_, Receiver<Job>) = sync_channel(MAX_JOBS);
-        let strict = (config.strict && config.dialect != Dialect::Kandev).then(Strict::default);
+        let strict = (config.strict && config.dialect != Dialect::Kandev)
+            .then(|| Strict::new(config.dialect == Dialect::Koda));
         let agent = Arc::new(Self {
             config,
             process,

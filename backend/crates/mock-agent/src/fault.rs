@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::args::{number, number_or, size, size_or, word};
 use crate::out::{Out, complain};
@@ -21,6 +21,8 @@ pub(crate) struct Process {
     pub(crate) out: Out,
     sigterm_ends: Arc<AtomicBool>,
     ignore_eof: AtomicBool,
+    /// Until when stdin is not read.
+    deaf_until: Mutex<Option<Instant>>,
 }
 
 impl Process {
@@ -34,7 +36,16 @@ impl Process {
             out,
             sigterm_ends,
             ignore_eof,
+            deaf_until: Mutex::default(),
         })
+    }
+
+    /// Waits as long as stdin is not to be read.
+    pub(crate) fn hear(&self) {
+        let until = *self.deaf_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left) = until.and_then(|until| until.checked_duration_since(Instant::now())) {
+            std::thread::sleep(left);
+        }
     }
 
     pub(crate) fn ignores_eof(&self) -> bool {
@@ -57,6 +68,7 @@ pub(crate) enum Fault {
     ChildOom,
     IgnoreTerm,
     IgnoreEof,
+    Deaf(Duration),
     SpawnOrphans { count: usize, millis: u64 },
 }
 
@@ -83,6 +95,7 @@ impl Fault {
             "child-oom" => Self::ChildOom,
             "ignore-term" => Self::IgnoreTerm,
             "ignore-eof" => Self::IgnoreEof,
+            "deaf" => Self::Deaf(Duration::from_millis(number(name, first)?)),
             "spawn-orphans" => Self::SpawnOrphans {
                 count: size(name, first)?,
                 millis: number_or(name, second, 60_000)?,
@@ -121,6 +134,10 @@ impl Fault {
             Self::Oom => eat_memory(),
             Self::ChildOom => return Some(("child-oom", child_oom())),
             Self::IgnoreTerm => process.sigterm_ends.store(false, Ordering::SeqCst),
+            Self::Deaf(time) => {
+                let mut until = process.deaf_until.lock().unwrap_or_else(PoisonError::into_inner);
+                *until = Some(Instant::now() + time);
+            }
             Self::IgnoreEof => process.ignore_eof.store(true, Ordering::SeqCst),
             Self::SpawnOrphans { count, millis } => {
                 let said = match spawn_orphans(count, millis) {

@@ -65,7 +65,7 @@ fn run(config: Config) -> io::Result<()> {
         Some(path) => Some(OpenOptions::new().create(true).append(true).open(path)?),
         None => None,
     };
-    let mut stdin = io::stdin().lock();
+    let mut stdin = Ears(io::stdin().lock(), Arc::clone(&agent.process));
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -81,6 +81,27 @@ fn run(config: Config) -> io::Result<()> {
     }
     agent.end();
     Ok(())
+}
+
+/// Stdin, which is not read while the agent is deaf.
+struct Ears<'a>(io::StdinLock<'a>, Arc<Process>);
+
+impl Read for Ears<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.1.hear();
+        self.0.read(into)
+    }
+}
+
+impl BufRead for Ears<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.1.hear();
+        self.0.fill_buf()
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.0.consume(amount);
+    }
 }
 
 /// Runs `MOCK_START`.

@@ -19,6 +19,8 @@ pub(crate) const EXIT_CODE: i32 = 97;
 /// The schemas in use, and what was asked of the client.
 #[derive(Default)]
 pub(crate) struct Strict {
+    /// The agent is Koda, whose `systemPrompt` is a text.
+    koda: bool,
     /// By method and whether it is of the answer to it; `None`: not an official one.
     schemas: Mutex<HashMap<(String, bool), Option<Validator>>>,
     /// Methods of this agent's own requests, by id.
@@ -26,6 +28,13 @@ pub(crate) struct Strict {
 }
 
 impl Strict {
+    pub(crate) fn new(koda: bool) -> Self {
+        Self {
+            koda,
+            ..Self::default()
+        }
+    }
+
     /// The agent sends a request.
     pub(crate) fn asks(&self, id: &str, method: &str) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,7 +49,13 @@ impl Strict {
                 if of_a_notification == id.is_some() {
                     return Err(format!("{method}: a request has an id, a notification none"));
                 }
-                self.validate(method, false, params)
+                let mut params = params.clone();
+                if self.koda
+                    && let Some(params) = params.as_object_mut()
+                {
+                    params.remove("systemPrompt");
+                }
+                self.validate(method, false, &params)
             }
             Incoming::Answer { id, answer } => {
                 let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);

@@ -51,6 +51,7 @@ pub fn initialize_params(
     for (key, value) in extra_client_capabilities {
         merge(&mut capabilities[key.as_str()], value);
     }
+    leave_out_refused(&mut capabilities, "elicitation");
     let mut client_info = json!({"name": info.name, "version": info.version});
     if let Some(title) = &info.title {
         client_info["title"] = json!(title);
@@ -64,6 +65,21 @@ pub fn initialize_params(
         params["capabilities"] = streaming;
     }
     params
+}
+
+/// Where the official form of a capability is an object, `false` can only be said by leaving it out.
+fn leave_out_refused(capabilities: &mut Value, name: &str) {
+    if let Some(parts) = capabilities[name].as_object_mut() {
+        parts.retain(|_, part| *part != Value::Bool(false));
+    }
+    let is_refused = match &capabilities[name] {
+        Value::Bool(offered) => !offered,
+        Value::Object(parts) => parts.is_empty(),
+        _ => false,
+    };
+    if is_refused && let Some(capabilities) = capabilities.as_object_mut() {
+        capabilities.remove(name);
+    }
 }
 
 fn merge(into: &mut Value, from: &Value) {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use kandev_acp::FrameWriter;
 use kandev_domain::LogLevel;
 use kandev_runtime::ContainerId;
+use tokio::io::AsyncWrite;
+use tokio_util::task::TaskTracker;
 
 use super::actor::{Actor, Connected, EngineDone, Link, Phase};
 use super::catch_up::Stdio;
@@ -90,15 +92,31 @@ impl Actor {
     }
 
     pub(super) fn link(&mut self, connected: Connected) {
-        self.link_to(connected.stdio, false);
+        // Who wrote to it before may have been cut off in the middle of a frame.
+        let is_cut = !self.ambiguous.is_empty() || self.inside.is_asked();
+        let spawn = if is_cut {
+            FrameWriter::spawn_after_another
+        } else {
+            FrameWriter::spawn
+        };
+        self.link_by(connected.stdio, false, spawn);
         self.exit = Some(connected.exit);
         self.breaks.next_sign = connected.sign;
     }
 
     pub(super) fn link_to(&mut self, stdio: Stdio, from_log: bool) {
+        self.link_by(stdio, from_log, FrameWriter::spawn);
+    }
+
+    fn link_by(
+        &mut self,
+        stdio: Stdio,
+        from_log: bool,
+        spawn: fn(std::pin::Pin<Box<dyn AsyncWrite + Send>>, &TaskTracker) -> FrameWriter,
+    ) {
         let tracker = &self.shared.tracker;
         let Stdio { stdin, output } = stdio;
-        let writer = FrameWriter::spawn(stdin, tracker);
+        let writer = spawn(stdin, tracker);
         self.link = Some(Link {
             written: writer.written(),
             writer,

@@ -137,6 +137,11 @@ impl Inside {
         self.held = false;
     }
 
+    /// Whether the agent waits for an answer, which may be on its way.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.open.is_empty()
+    }
+
     /// The frame of this number is an answer that can be made again.
     pub(super) fn has_answered(&self, number: u64) -> bool {
         self.open.iter().any(|open| open.answered == Some(number))

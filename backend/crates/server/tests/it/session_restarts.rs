@@ -22,6 +22,8 @@ fn requests(stack: &Stack) -> Vec<Value> {
     std::fs::write(&path, "").unwrap();
     input
         .lines()
+        // What a server begins with after another one that may have left half a line.
+        .filter(|line| !line.is_empty())
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
 }

@@ -389,7 +389,7 @@ async fn what_is_offered_is_what_is_handled() {
     let id = stack.launch(json!({})).await;
     assert_eq!(capabilities(&id).await, json!({"form": {}, "url": {}}));
     let id = stack.launch(json!({"agent_type": "forms"})).await;
-    assert_eq!(capabilities(&id).await, json!({"form": {}, "url": false}));
+    assert_eq!(capabilities(&id).await, json!({"form": {}}));
     let turn = stack.turn(&id, "/open-url").await;
     let text = turn["text"].as_str().unwrap();
     assert!(text.starts_with("open-url: error -32602"), "{text}");

@@ -46,6 +46,29 @@ async fn terminals_outlive_the_server_and_who_waits_is_answered() {
     stack.settle().await;
 }
 
+/// The server dies in the middle of an answer: its half is no part of what the next one writes.
+#[tokio::test]
+async fn an_answer_that_is_cut_off_takes_no_other_along() {
+    let script = "/fs-fill big 2m\n/say filled\n/fs-read-many big 30\n/say read";
+    let (mut stack, id, path) = begun(script, "filled").await;
+    let answered = |events: &[serde_json::Value]| events.iter().filter(|e| e["outcome"] == "ok").count();
+    let deadline = std::time::Instant::now() + crate::support::LIMIT;
+    // Any moment between the first and the last will do.
+    while answered(&told(&stack, &id, "fs").await) < 4 {
+        assert!(std::time::Instant::now() < deadline, "they are not answered");
+    }
+    stack.kill().await;
+    stack.boot().await;
+    let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
+    assert_eq!(
+        lines(&ended)[1..],
+        ["filledfs-read-many: 30 of 30", "read"],
+        "{ended:#}"
+    );
+    assert_whole(&stack, &id).await;
+    stack.settle().await;
+}
+
 #[tokio::test]
 async fn what_was_asked_is_done_after_the_restart() {
     // Asked while nobody is there, again and again, and once right before a kill.
