@@ -176,9 +176,9 @@ async fn answers_that_make_no_sense() {
         _ => Reply::Json(503, "<html>a proxy's page</html>".to_owned()),
     });
     let runtime = DockerRuntime::connect(Some(&fake.host())).unwrap();
-    let refused = runtime.start(&id()).await;
+    let refused = runtime.kill(&id()).await;
     assert!(
-        matches!(&refused, Err(RuntimeError::Refused { status: Some(503), message, operation: "start" })
+        matches!(&refused, Err(RuntimeError::Refused { status: Some(503), message, operation: "kill" })
             if message.contains("proxy")),
         "{refused:?}"
     );
