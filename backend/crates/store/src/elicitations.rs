@@ -8,7 +8,7 @@ use sqlx::{PgPool, Row};
 use crate::error::{Result, StoreError};
 use crate::page::{Cursor, Page};
 use crate::pg_text;
-use crate::requests::{self, parse};
+use crate::requests::{self, RequestFilter, changed, parse};
 
 const TABLE: &str = "elicitations";
 
@@ -98,7 +98,7 @@ impl ElicitationEnd {
         .bind(self.answered_at)
         .execute(connection)
         .await?;
-        changed(done.rows_affected(), self.id)
+        changed(TABLE, done.rows_affected(), self.id)
     }
 }
 
@@ -119,18 +119,8 @@ impl ElicitationCompletion {
                 .bind(self.completed_at)
                 .execute(connection)
                 .await?;
-        changed(done.rows_affected(), self.id)
+        changed(TABLE, done.rows_affected(), self.id)
     }
-}
-
-fn changed(rows: u64, id: ElicitationId) -> Result<()> {
-    if rows == 1 {
-        return Ok(());
-    }
-    Err(StoreError::NoSuchRow {
-        table: TABLE,
-        row: id.to_string(),
-    })
 }
 
 /// An elicitation.
@@ -207,24 +197,11 @@ impl TryFrom<&PgRow> for Elicitation {
 
 /// One elicitation of an instance.
 pub async fn get(pool: &PgPool, instance_id: InstanceId, id: ElicitationId) -> Result<Option<Elicitation>> {
-    let row = sqlx::query("SELECT * FROM elicitations WHERE id = $1 AND instance_id = $2")
-        .bind(id.0)
-        .bind(instance_id.0)
-        .fetch_optional(pool)
-        .await?;
-    row.as_ref().map(Elicitation::try_from).transpose()
+    requests::get(pool, TABLE, instance_id, id.0).await
 }
 
 /// Which elicitations to list.
-#[derive(Debug, Clone, Default)]
-pub struct ElicitationFilter {
-    /// Only of this instance.
-    pub instance_id: Option<InstanceId>,
-    /// Only of this task's instances.
-    pub task_id: Option<String>,
-    /// Only with one of these statuses; any when empty.
-    pub statuses: Vec<ElicitationStatus>,
-}
+pub type ElicitationFilter = RequestFilter<ElicitationStatus>;
 
 /// Elicitations, newest first. The cursor's key is the id, which sorts by age.
 pub async fn list(
@@ -233,12 +210,7 @@ pub async fn list(
     after: Option<&Cursor>,
     limit: i64,
 ) -> Result<Page<Elicitation>> {
-    let filter = requests::Filter {
-        instance_id: filter.instance_id,
-        task_id: filter.task_id.as_deref(),
-        statuses: filter.statuses.iter().map(|s| s.as_str()).collect(),
-    };
-    requests::page(pool, TABLE, &filter, after, limit).await
+    requests::page(pool, TABLE, filter, after, limit).await
 }
 
 /// Those of an instance that wait for an answer, oldest first.
@@ -251,12 +223,7 @@ pub(crate) async fn pending_on(
     connection: &mut PgConnection,
     instance_id: InstanceId,
 ) -> Result<Vec<Elicitation>> {
-    let rows =
-        sqlx::query("SELECT * FROM elicitations WHERE instance_id = $1 AND status = 'pending' ORDER BY id")
-            .bind(instance_id.0)
-            .fetch_all(connection)
-            .await?;
-    rows.iter().map(Elicitation::try_from).collect()
+    requests::pending(connection, TABLE, instance_id).await
 }
 
 /// Those of an instance whose URL somebody agreed to go to, and of which the agent has not told that it is done: oldest first;

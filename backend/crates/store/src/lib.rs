@@ -26,6 +26,7 @@ pub use sqlx::PgPool;
 
 pub use error::{Result, StoreError, is_transient};
 pub use page::{Cursor, Page};
+pub use requests::RequestFilter;
 pub use servers::Fence;
 
 static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../../../migrations");

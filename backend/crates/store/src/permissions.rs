@@ -9,7 +9,7 @@ use sqlx::{PgPool, Row};
 use crate::error::{Result, StoreError};
 use crate::page::{Cursor, Page};
 use crate::pg_text;
-use crate::requests::{self, parse};
+use crate::requests::{self, RequestFilter, changed, parse};
 
 const TABLE: &str = "permissions";
 
@@ -97,13 +97,7 @@ impl PermissionEnd {
         .bind(self.answered_at)
         .execute(connection)
         .await?;
-        if done.rows_affected() == 1 {
-            return Ok(());
-        }
-        Err(StoreError::NoSuchRow {
-            table: TABLE,
-            row: self.id.to_string(),
-        })
+        changed(TABLE, done.rows_affected(), self.id)
     }
 }
 
@@ -169,24 +163,11 @@ impl TryFrom<&PgRow> for Permission {
 
 /// One permission request of an instance.
 pub async fn get(pool: &PgPool, instance_id: InstanceId, id: PermissionId) -> Result<Option<Permission>> {
-    let row = sqlx::query("SELECT * FROM permissions WHERE id = $1 AND instance_id = $2")
-        .bind(id.0)
-        .bind(instance_id.0)
-        .fetch_optional(pool)
-        .await?;
-    row.as_ref().map(Permission::try_from).transpose()
+    requests::get(pool, TABLE, instance_id, id.0).await
 }
 
 /// Which permission requests to list.
-#[derive(Debug, Clone, Default)]
-pub struct PermissionFilter {
-    /// Only of this instance.
-    pub instance_id: Option<InstanceId>,
-    /// Only of this task's instances.
-    pub task_id: Option<String>,
-    /// Only with one of these statuses; any when empty.
-    pub statuses: Vec<PermissionStatus>,
-}
+pub type PermissionFilter = RequestFilter<PermissionStatus>;
 
 /// Permission requests, newest first. The cursor's key is the id, which sorts by age.
 pub async fn list(
@@ -195,12 +176,7 @@ pub async fn list(
     after: Option<&Cursor>,
     limit: i64,
 ) -> Result<Page<Permission>> {
-    let filter = requests::Filter {
-        instance_id: filter.instance_id,
-        task_id: filter.task_id.as_deref(),
-        statuses: filter.statuses.iter().map(|s| s.as_str()).collect(),
-    };
-    requests::page(pool, TABLE, &filter, after, limit).await
+    requests::page(pool, TABLE, filter, after, limit).await
 }
 
 /// Those of an instance that wait for an answer, oldest first.
@@ -213,12 +189,7 @@ pub(crate) async fn pending_on(
     connection: &mut PgConnection,
     instance_id: InstanceId,
 ) -> Result<Vec<Permission>> {
-    let rows =
-        sqlx::query("SELECT * FROM permissions WHERE instance_id = $1 AND status = 'pending' ORDER BY id")
-            .bind(instance_id.0)
-            .fetch_all(connection)
-            .await?;
-    rows.iter().map(Permission::try_from).collect()
+    requests::pending(connection, TABLE, instance_id).await
 }
 
 /// The answers that count for later requests of a session, oldest first; of too many the latest.

@@ -9,13 +9,14 @@ use kandev_store::elicitations::{self, Elicitation, ElicitationFilter};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::agents::instance;
-use super::page::{Paging, names};
+use super::page::Paging;
+use super::requests::{InstanceRequestParams, RequestParams};
 use crate::edge::extract::{ApiJson, ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
@@ -101,32 +102,6 @@ pub struct ElicitationList {
     next_cursor: Option<String>,
 }
 
-/// Which of all elicitations.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct ElicitationParams {
-    /// Only with one of these statuses, separated by commas.
-    status: Option<String>,
-    /// Only of this task's instances.
-    task_id: Option<String>,
-    /// At most so many; 1 to 500, 50 if absent.
-    limit: Option<i64>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-}
-
-/// Which of an instance's elicitations.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct InstanceElicitationParams {
-    /// Only with one of these statuses, separated by commas.
-    status: Option<String>,
-    /// At most so many; 1 to 500, 50 if absent.
-    limit: Option<i64>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-}
-
 /// An answer.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct ElicitationAnswerBody {
@@ -179,40 +154,30 @@ async fn page(
 ///
 /// Of all instances, newest first; `status=pending` are those that wait for an answer.
 #[utoipa::path(
-    get, path = "/api/v1/elicitations", tag = "elicitations", params(ElicitationParams),
+    get, path = "/api/v1/elicitations", tag = "elicitations", params(RequestParams),
     responses((status = 200, body = ElicitationList))
 )]
 async fn list(
     State(state): State<AppState>,
-    ApiQuery(params): ApiQuery<ElicitationParams>,
+    ApiQuery(params): ApiQuery<RequestParams>,
 ) -> ApiResult<Json<ElicitationList>> {
-    let filter = ElicitationFilter {
-        instance_id: None,
-        task_id: params.task_id,
-        statuses: names("status", params.status.as_deref())?,
-    };
-    let (limit, cursor) = (params.limit, params.cursor);
-    page(&state, filter, Paging { limit, cursor }).await
+    let (filter, paging) = params.read()?;
+    page(&state, filter, paging).await
 }
 
 /// Elicitations of an instance
 #[utoipa::path(
     get, path = "/api/v1/agents/{id}/elicitations", tag = "elicitations",
-    params(("id" = String, Path, description = "The instance"), InstanceElicitationParams),
+    params(("id" = String, Path, description = "The instance"), InstanceRequestParams),
     responses((status = 200, body = ElicitationList))
 )]
 async fn list_of_instance(
     State(state): State<AppState>,
     ApiPath(id): ApiPath<String>,
-    ApiQuery(params): ApiQuery<InstanceElicitationParams>,
+    ApiQuery(params): ApiQuery<InstanceRequestParams>,
 ) -> ApiResult<Json<ElicitationList>> {
-    let filter = ElicitationFilter {
-        instance_id: Some(instance(&state, &id).await?.id),
-        task_id: None,
-        statuses: names("status", params.status.as_deref())?,
-    };
-    let (limit, cursor) = (params.limit, params.cursor);
-    page(&state, filter, Paging { limit, cursor }).await
+    let (filter, paging) = params.read(&state, &id).await?;
+    page(&state, filter, paging).await
 }
 
 /// One elicitation

@@ -10,6 +10,7 @@ pub mod openapi;
 pub mod page;
 pub mod permissions;
 pub mod ready;
+pub mod requests;
 pub mod root;
 pub mod sessions;
 mod socket;

@@ -8,13 +8,14 @@ use kandev_orchestrator::PermissionAnswer;
 use kandev_store::permissions::{self, Permission, PermissionFilter};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::agents::instance;
-use super::page::{Paging, names};
+use super::page::Paging;
+use super::requests::{InstanceRequestParams, RequestParams};
 use crate::edge::extract::{ApiJson, ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
@@ -90,32 +91,6 @@ pub struct PermissionList {
     next_cursor: Option<String>,
 }
 
-/// Which of all permission requests.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct PermissionParams {
-    /// Only with one of these statuses, separated by commas.
-    status: Option<String>,
-    /// Only of this task's instances.
-    task_id: Option<String>,
-    /// At most so many; 1 to 500, 50 if absent.
-    limit: Option<i64>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-}
-
-/// Which of an instance's permission requests.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct InstancePermissionParams {
-    /// Only with one of these statuses, separated by commas.
-    status: Option<String>,
-    /// At most so many; 1 to 500, 50 if absent.
-    limit: Option<i64>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-}
-
 /// An answer: an option by its id or by its kind, or `"outcome": "cancelled"`.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct AnswerBody {
@@ -165,40 +140,30 @@ async fn page(state: &AppState, filter: PermissionFilter, paging: Paging) -> Api
 ///
 /// Of all instances, newest first; `status=pending` are those that wait for an answer.
 #[utoipa::path(
-    get, path = "/api/v1/permissions", tag = "permissions", params(PermissionParams),
+    get, path = "/api/v1/permissions", tag = "permissions", params(RequestParams),
     responses((status = 200, body = PermissionList))
 )]
 async fn list(
     State(state): State<AppState>,
-    ApiQuery(params): ApiQuery<PermissionParams>,
+    ApiQuery(params): ApiQuery<RequestParams>,
 ) -> ApiResult<Json<PermissionList>> {
-    let filter = PermissionFilter {
-        instance_id: None,
-        task_id: params.task_id,
-        statuses: names("status", params.status.as_deref())?,
-    };
-    let (limit, cursor) = (params.limit, params.cursor);
-    page(&state, filter, Paging { limit, cursor }).await
+    let (filter, paging) = params.read()?;
+    page(&state, filter, paging).await
 }
 
 /// Permission requests of an instance
 #[utoipa::path(
     get, path = "/api/v1/agents/{id}/permissions", tag = "permissions",
-    params(("id" = String, Path, description = "The instance"), InstancePermissionParams),
+    params(("id" = String, Path, description = "The instance"), InstanceRequestParams),
     responses((status = 200, body = PermissionList))
 )]
 async fn list_of_instance(
     State(state): State<AppState>,
     ApiPath(id): ApiPath<String>,
-    ApiQuery(params): ApiQuery<InstancePermissionParams>,
+    ApiQuery(params): ApiQuery<InstanceRequestParams>,
 ) -> ApiResult<Json<PermissionList>> {
-    let filter = PermissionFilter {
-        instance_id: Some(instance(&state, &id).await?.id),
-        task_id: None,
-        statuses: names("status", params.status.as_deref())?,
-    };
-    let (limit, cursor) = (params.limit, params.cursor);
-    page(&state, filter, Paging { limit, cursor }).await
+    let (filter, paging) = params.read(&state, &id).await?;
+    page(&state, filter, paging).await
 }
 
 /// One permission request

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::endings::{end_of, first_turn};
+use crate::missed_output::has_said;
 use crate::recovery::{assert_whole, stored_stdout};
 use crate::support::{LIMIT, Stack};
 
@@ -314,19 +315,24 @@ async fn work_outlives_the_server_and_nothing_is_there_twice() {
     let task = "/slow 20 100\n/progress 60 b.rs\n/slow 20 100\n/result completed whole\n/exit 0";
     let with = json!({"env": {"MOCK_TURN_COPY": "/workspace/copy"}});
     let id = launch(&stack, task, with).await;
-    for seen in [3, 15] {
-        let path = format!("/agents/{id}/logs?stream=stdout");
+    let path = format!("/agents/{id}/logs?stream=stdout");
+    stack.until(&path, |page| page["total"] != 0).await;
+    let copy = stack.workspace().join("copy");
+    std::fs::rename(copy, stack.workspace().join(format!("{id}.copy"))).unwrap();
+    for seen in [3_usize, 15] {
         stack
-            .until(&path, |page| page["total"].as_u64().unwrap() >= seen)
+            .until(&path, |page| page["total"].as_u64().unwrap() >= seen as u64)
             .await;
         stack.kill().await;
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        // Some of it while nobody hears it.
+        has_said(&stack, &id, |copy| {
+            copy.iter().filter(|byte| **byte == b'\n').take(seen + 4).count() == seen + 4
+        })
+        .await;
         stack.boot().await;
     }
     let instance = stack.ended(&id).await;
     assert_eq!(end_of(&instance), ("completed", None, Some(0), false));
-    let copy = stack.workspace().join("copy");
-    std::fs::rename(copy, stack.workspace().join(format!("{id}.copy"))).unwrap();
     assert_whole(&stack, &id).await;
     let slow: Vec<String> = (1..=20).map(|n| format!("slow {n}/20")).collect();
     let twice = [slow.clone(), slow].concat();

@@ -10,6 +10,7 @@
 mod agent_sessions;
 mod all_events;
 mod architecture;
+mod asked;
 mod asks;
 mod bad_input;
 mod cancel_escalation;

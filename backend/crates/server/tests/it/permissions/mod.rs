@@ -8,6 +8,7 @@ mod withdrawn;
 
 use serde_json::{Value, json};
 
+use crate::asked::{self, turn_ended, turn_state};
 use crate::support::{Answer, LIMIT, Stack};
 
 /// Launches the mock agent so that callers are asked.
@@ -26,12 +27,7 @@ fn asking(with: Value) -> Value {
 
 /// Waits for `count` open requests: oldest first.
 async fn pending(stack: &Stack, id: &str, count: usize) -> Vec<Value> {
-    let path = format!("/agents/{id}/permissions?status=pending&limit=500");
-    let page = stack.until(&path, |page| page["total"] == count).await;
-    let mut open = page["permissions"].as_array().unwrap().clone();
-    open.reverse();
-    assert_eq!(open.len(), count, "{page:#}");
-    open
+    asked::pending(stack, "permissions", id, count).await
 }
 
 /// Waits for the one open request.
@@ -45,29 +41,12 @@ async fn answer(stack: &Stack, permission: &Value, body: Value) -> Answer {
 }
 
 fn path_of(permission: &Value) -> String {
-    let text = |key: &str| permission[key].as_str().unwrap();
-    format!("/agents/{}/permissions/{}", text("instance_id"), text("id"))
+    asked::path_of("permissions", permission)
 }
 
 /// All requests of an instance, oldest first.
 async fn all(stack: &Stack, id: &str) -> Vec<Value> {
-    let path = format!("/agents/{id}/permissions?limit=500");
-    let mut list = stack.get(&path).await.expect(200)["permissions"]
-        .as_array()
-        .unwrap()
-        .clone();
-    list.reverse();
-    list
-}
-
-/// Waits for the end of a turn that was not waited for.
-async fn turn_ended(stack: &Stack, id: &str, turn: &str) -> Value {
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack.until(&path, |t| t["finished_at"].is_string()).await
-}
-
-async fn turn_state(stack: &Stack, id: &str) -> Value {
-    stack.get(&format!("/agents/{id}/status")).await.expect(200)["turn_state"].clone()
+    asked::all(stack, "permissions", id).await
 }
 
 /// Prompts after a restart: until the instance is taken up, the server says 503.
