@@ -113,7 +113,10 @@ async fn reconcile(orchestrator: &Orchestrator) -> Result<Outcome, ReconcileErro
         Some(holder) => holder.ended || holder.fence == term.fence,
         None => true,
     };
-    for instance in active.iter().filter(is_free).filter(|i| !held(i.id)) {
+    let mut free: Vec<_> = active.iter().filter(is_free).filter(|i| !held(i.id)).collect();
+    // Those that have a container have a slot too; what is left is for those that wait.
+    free.sort_by_key(|instance| instance.container_id.is_none());
+    for instance in free {
         let what = format!("instance {}", instance.id);
         match attempt(what.clone(), take_up(orchestrator, &term, instance.id).boxed()).await {
             Attempt::Needless => lost.push(attempt(what, lose(shared, &term, instance, &containers)).boxed()),

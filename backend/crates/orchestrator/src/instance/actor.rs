@@ -310,10 +310,10 @@ impl Actor {
     }
 
     async fn run(&mut self) {
-        if self.is_taken_up() {
-            self.take_up();
-        } else {
-            self.begin();
+        match (self.is_taken_up(), &self.created) {
+            (true, _) => self.take_up(),
+            (false, None) => self.queue_again(),
+            (false, Some(_)) => self.begin(),
         }
         self.steps().await;
     }
@@ -564,7 +564,8 @@ impl Actor {
         self.slot = slot;
         self.phase = Phase::Creating;
         self.log(LogLevel::Info, "a slot is free".to_owned());
-        self.create();
+        // A server before this one may have come as far, and died.
+        self.recreate();
     }
 
     fn output(&mut self, output: Option<Output>) {

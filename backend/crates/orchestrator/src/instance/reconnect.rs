@@ -86,8 +86,11 @@ impl Actor {
             kinds,
             life,
         } = from;
-        self.slot = Some(self.shared.slots.take());
-        self.phase = Phase::Reconnecting(saved.phase);
+        // One that waited for a slot has asked for one again, like any launch.
+        if saved.phase != SavedPhase::Queued {
+            self.slot = Some(self.shared.slots.take());
+            self.phase = Phase::Reconnecting(saved.phase);
+        }
         self.created = None;
         self.status = status;
         self.life_until = Instant::now() + life;
@@ -151,6 +154,17 @@ impl Actor {
         matches!(self.phase, Phase::Reconnecting(_))
     }
 
+    /// The first step of one that waited for a slot.
+    pub(super) fn queue_again(&mut self) {
+        self.log(
+            LogLevel::Info,
+            "waiting for a slot again after the server ended".to_owned(),
+        );
+        if matches!(self.phase, Phase::Creating) {
+            self.recreate();
+        }
+    }
+
     /// The first step.
     pub(super) fn take_up(&mut self) {
         let Phase::Reconnecting(phase) = self.phase else {
@@ -161,7 +175,7 @@ impl Actor {
             "taking the instance up after its server ended".to_owned(),
         );
         match (phase, self.container.clone()) {
-            (SavedPhase::Creating, _) => {
+            (SavedPhase::Queued | SavedPhase::Creating, _) => {
                 // There may be a container that nobody was told of.
                 self.phase = Phase::Creating;
                 self.recreate();
@@ -289,14 +303,16 @@ impl Actor {
         }
         self.phase = match phase {
             SavedPhase::Ready | SavedPhase::Over => Phase::Ready,
-            SavedPhase::Creating | SavedPhase::Connecting | SavedPhase::Handshaking => Phase::Handshaking,
+            SavedPhase::Queued | SavedPhase::Creating | SavedPhase::Connecting | SavedPhase::Handshaking => {
+                Phase::Handshaking
+            }
         };
         match phase {
             SavedPhase::Connecting => self.begin_handshake(),
             SavedPhase::Handshaking => {
                 self.handshake_until = Some(Instant::now() + self.shared.settings.handshake_timeout);
             }
-            SavedPhase::Creating | SavedPhase::Ready | SavedPhase::Over => {
+            SavedPhase::Queued | SavedPhase::Creating | SavedPhase::Ready | SavedPhase::Over => {
                 self.idle_since = self.turns.running.is_none().then(Instant::now);
             }
         }

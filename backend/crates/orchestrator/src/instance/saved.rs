@@ -87,6 +87,8 @@ pub(crate) struct Saved<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SavedPhase {
+    /// It waits for a slot.
+    Queued,
     /// There may be a container, or not yet.
     Creating,
     /// There is one; it may run.
@@ -114,7 +116,8 @@ impl Actor {
             entry: Cow::Borrowed(&self.spec.agent_type),
             container: self.container.as_ref().map(|c| c.0.clone()),
             phase: match self.phase {
-                Phase::Queued(_) | Phase::Creating => SavedPhase::Creating,
+                Phase::Queued(_) => SavedPhase::Queued,
+                Phase::Creating => SavedPhase::Creating,
                 Phase::Connecting => SavedPhase::Connecting,
                 Phase::Reconnecting(phase) => phase,
                 Phase::Handshaking => SavedPhase::Handshaking,

@@ -355,6 +355,39 @@ async fn slots_go_by_priority_then_age() {
 }
 
 #[tokio::test]
+async fn the_queue_for_slots_outlives_the_server() {
+    let mut stack = Stack::with(&[("KANDEV_MAX_INSTANCES", "1")]).await;
+    let first = stack.launch(json!({})).await;
+    let mut waiting = Vec::new();
+    for priority in [0, 5, 0] {
+        let launch = json!({"wait": "none", "priority": priority, "prompt": "/say at last"});
+        let answer = stack.try_launch(launch).await.expect(201);
+        waiting.push(answer["id"].as_str().unwrap().to_owned());
+    }
+    stack.kill().await;
+    stack.boot().await;
+    let places = [Some(2), Some(1), Some(3)];
+    for (id, place) in waiting.iter().zip(places) {
+        stack
+            .until(&format!("/agents/{id}/status"), |s| {
+                s["queue_position"] == json!(place)
+            })
+            .await;
+    }
+    assert_eq!(stack.turn(&first, "/say here").await["text"], "here");
+    assert_eq!(stack.containers().len(), 1);
+    stop(&stack, &first, json!({"force": true})).await;
+    // By priority, then by age.
+    for next in [1, 0, 2] {
+        let path = format!("/agents/{}/turns", waiting[next]);
+        stack.until(&path, |t| t["turns"][0]["text"] == "at last").await;
+        assert_eq!(stack.containers().len(), 1);
+        stop(&stack, &waiting[next], json!({"force": true})).await;
+    }
+    stack.settle().await;
+}
+
+#[tokio::test]
 async fn the_servers_end_ends_its_agents_if_it_is_told_to() {
     let environment = [
         ("KANDEV_STOP_AGENTS", "true"),
