@@ -112,11 +112,11 @@ def resumes_with_its_history(agent):
 
 
 def is_resumed_without_replay(agent):
-    """By `session/resume`: what is known already is not told again."""
+    """By `session/resume`: what is known already is not on record again."""
     [event] = agent.events(kind="session")
     expect(event["data"]["how"] == "resumed", "the session is %s" % event["data"])
     said = {event["data"]["update"]["sessionUpdate"] for event in agent.events(kind="update")}
-    expect(not said & {"user_message_chunk", "agent_message_chunk"}, "told again: %s" % said)
+    expect(not said & {"user_message_chunk", "agent_message_chunk"}, "on record again: %s" % said)
 
 
 def loads_with_its_history(agent):

@@ -164,6 +164,8 @@ def resumes(agent):
     ended = agent.stop()
     agent.goes_on_as(agent.server.api("POST", "/agents/%s/resume" % ended["id"], {"wait": "ready"}))
     expect(agent.session == session, "resumed session %s, not %s" % (agent.session, session))
+    # It tells its history all the same.
+    common.is_resumed_without_replay(agent)
     expect("back again" in agent.say("back again")["text"], "it does not answer")
 
 

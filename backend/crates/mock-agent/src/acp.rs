@@ -263,7 +263,13 @@ fn resume(agent: &Arc<Agent>, params: &Value) -> Reply {
         let id = text(&params, "sessionId")?;
         let (_, history) = agent.past(id)?;
         let session = agent.open(id.to_owned(), "resume", cwd, servers, history);
-        Ok(opened(agent, &session))
+        let mut reply = opened(agent, &session);
+        // Not what the protocol says, but what some agents do.
+        if let Load::Replay(n, ms) = agent.config.load {
+            reply.before = update_lines(agent, &session, &made_up_replay(n));
+            reply.pause = Duration::from_millis(ms);
+        }
+        Ok(reply)
     };
     with_load_fault(agent, resumed())
 }

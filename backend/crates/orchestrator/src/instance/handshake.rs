@@ -48,12 +48,33 @@ struct AuthRequired<'a> {
     auth_methods: Vec<&'a RawValue>,
 }
 
-/// A `session/load` whose history kandev has already.
-#[derive(Debug, Default)]
+/// Updates that say what has happened, not what the session is like.
+pub(super) const HISTORY: [&str; 5] = [
+    "user_message_chunk",
+    "agent_message_chunk",
+    "agent_thought_chunk",
+    "tool_call",
+    "tool_call_update",
+];
+
+/// A `session/load` or `session/resume` of a session whose history kandev has already.
+#[derive(Debug)]
 pub(super) struct Replay {
+    /// By `session/resume`, which replays nothing; some agents do it all the same.
+    pub silent: bool,
     pub updates: u64,
     /// How many of them are in the lines that are counted on record.
     pub stored: u64,
+}
+
+impl Replay {
+    const fn new(silent: bool) -> Self {
+        Self {
+            silent,
+            updates: 0,
+            stored: 0,
+        }
+    }
 }
 
 impl Actor {
@@ -135,7 +156,7 @@ impl Actor {
             (Call::Authenticate, Ok(_)) => self.open_session(),
             (Call::NewSession, Ok(result)) => self.session_established(&result, "new"),
             (Call::OldSession, Ok(result)) => {
-                let how = if self.replay.is_some() {
+                let how = if self.replay.as_ref().is_some_and(|replay| !replay.silent) {
                     "loaded"
                 } else {
                     "resumed"
@@ -200,9 +221,12 @@ impl Actor {
                 let silent = dialect.session_resume(&resume.session_id, &cwd, &servers, &additional);
                 let known = resume.key.is_some();
                 match silent.filter(|_| methods.resume && (known || !methods.load)) {
-                    Some(call) => (Call::OldSession, call),
+                    Some(call) => {
+                        self.replay = known.then(|| Replay::new(true));
+                        (Call::OldSession, call)
+                    }
                     None if methods.load => {
-                        self.replay = known.then(Replay::default);
+                        self.replay = known.then(|| Replay::new(false));
                         (
                             Call::OldSession,
                             dialect.session_load(&resume.session_id, &cwd, &servers, &additional),
@@ -317,7 +341,8 @@ impl Actor {
             task_id: self.spec.task_id.clone(),
             entries,
         }));
-        let replayed = self.replay.take().map(|r| r.updates);
+        let replayed = self.replay.take().filter(|r| !r.silent || r.updates > 0);
+        let replayed = replayed.map(|r| r.updates);
         let Setup {
             told, directories, ..
         } = self.setup();

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::actor::{Actor, Phase};
 use super::catch_up::Gap;
-use super::handshake::Call;
+use super::handshake::{Call, HISTORY};
 use super::state;
 
 impl Actor {
@@ -113,16 +113,27 @@ impl Actor {
         self.record(source, EventKind::Log, line, Data::Log { stream, level });
     }
 
+    /// Whether an update is of a history that is in the database already. What a load brings is, whatever its kind.
+    fn is_replayed(&mut self, kind: Option<&str>) -> bool {
+        let handshaking = matches!(self.phase, Phase::Handshaking);
+        let Some(replay) = self.replay.as_mut().filter(|_| handshaking) else {
+            return false;
+        };
+        let is = kind.map_or(!replay.silent, |kind| HISTORY.contains(&kind));
+        replay.updates += u64::from(is);
+        is
+    }
+
     fn update(&mut self, source: Source, line: Bytes, params: &RawValue, range: std::ops::Range<usize>) {
-        if let Some(replay) = &mut self.replay
-            && matches!(self.phase, Phase::Handshaking)
-        {
+        if self.is_replayed(None) {
             // The history is in the database already. What the session is now need not be.
-            replay.updates += 1;
             return self.replayed(params);
         }
         let dialect = self.agent.as_ref().map_or(Dialect::Acp, |a| a.dialect);
         let update = read_update(dialect, &mut self.kandev, params);
+        if self.is_replayed(Some(&update.kind)) {
+            return;
+        }
         let data = match &update.mapped {
             Some(mapped) => Data::Json(mapped.clone()),
             None => Data::Slice(range),

@@ -110,6 +110,7 @@ impl Actor {
         self.session = saved.session;
         self.branches = saved.branches;
         self.replay = saved.replaying.map(|stored| Replay {
+            silent: saved.replaying_silently,
             updates: stored,
             stored,
         });

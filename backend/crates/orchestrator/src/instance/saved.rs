@@ -44,6 +44,8 @@ pub(crate) struct Saved<'a> {
     pub(super) branches: BTreeMap<String, SessionKey>,
     /// A history is sent again that is on record; so much of it has come.
     pub(super) replaying: Option<u64>,
+    #[serde(default)]
+    pub(super) replaying_silently: bool,
     pub(super) authenticated: bool,
     pub(super) configure: VecDeque<Step>,
     /// What the agent says is chosen.
@@ -137,6 +139,7 @@ impl Actor {
             session: self.session.clone(),
             branches: self.branches.clone(),
             replaying: self.replay.as_ref().map(|replay| replay.stored),
+            replaying_silently: self.replay.as_ref().is_some_and(|replay| replay.silent),
             authenticated: self.authenticated,
             configure: self.configure.clone(),
             chosen: self.chosen.clone(),

@@ -200,6 +200,40 @@ async fn a_replay_of_what_is_known_is_not_stored_again() {
     stack.settle().await;
 }
 
+/// As fast-agent does: `session/resume` is not to replay anything.
+#[tokio::test]
+async fn a_replay_that_nobody_asked_for_is_not_stored_either() {
+    let stack = Stack::start().await;
+    let (first, session) = had_a_turn(&stack, json!({})).await;
+    let id = stack
+        .launch(json!({"session_id": session, "env": {"MOCK_LOAD": "replay:68"}}))
+        .await;
+    let event = session_event(&stack, &id).await;
+    assert_eq!(
+        (&event["how"], &event["replayed_updates"]),
+        (&json!("resumed"), &json!(68))
+    );
+    let before = updates(&stack, &id).await;
+    assert!(!json!(before).to_string().contains("replayed"), "{before:#?}");
+    stack.turn(&id, "/say one more").await;
+    let live =
+        json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "one more"}});
+    assert_eq!(updates(&stack, &id).await[before.len()..], [live]);
+    assert_eq!(own_words(&stack, &id).await["origin"], "resume");
+    // An agent that keeps silent is not said to have replayed anything.
+    stop(&stack, &id).await;
+    let resumed = stack
+        .post(&format!("/agents/{first}/resume"), &json!({"wait": "ready"}))
+        .await
+        .expect(201);
+    let event = session_event(&stack, resumed["id"].as_str().unwrap()).await;
+    assert_eq!(
+        (&event["how"], &event["replayed_updates"]),
+        (&json!("resumed"), &Value::Null)
+    );
+    stack.settle().await;
+}
+
 #[tokio::test]
 async fn a_replay_of_what_is_not_known_is_the_history() {
     let sessions = crate::support::passable_dir();
