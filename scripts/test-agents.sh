@@ -18,9 +18,10 @@ cargo build --quiet -p kandev
 
 network=kandev-test-agents-$$
 model=kandev-test-mockllm-$$
+mcp=kandev-test-mcp-$$
 asked=$(mktemp -d -t kandev-asked.XXXXXX)
 cleanup() {
-    docker rm -f "$model" >/dev/null 2>&1 || true
+    docker rm -f "$model" "$mcp" >/dev/null 2>&1 || true
     docker network rm "$network" >/dev/null 2>&1 || true
     rm -rf "$asked"
 }
@@ -31,6 +32,9 @@ docker network create --internal "$network" >/dev/null
 docker run -d --init --name "$model" --network "$network" --network-alias mockllm --user "$(id -u):$(id -g)" \
     -v "$provider:/mockllm.py:ro" -v "$asked:/asked" "$(scripts/images/base.sh python3.13)" \
     python3 /mockllm.py --host 0.0.0.0 --port 8199 --log /asked/requests >/dev/null
+docker run -d --init --name "$mcp" --network "$network" --network-alias mcpprobe \
+    -v "$root/scripts/py/agents/mcp_probe.py:/mcp_probe.py:ro" "$(scripts/images/base.sh python3.13)" \
+    python3 /mcp_probe.py 8200 >/dev/null
 
 # shellcheck disable=SC2086 # several names
 python3 scripts/py/test_agents.py "$target_dir/debug/kandev" "$network" "$asked/requests" ${AGENTS:-}

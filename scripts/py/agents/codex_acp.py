@@ -122,9 +122,8 @@ def lists_and_has_nothing_to_close(agent):
     agent.launch()
     agent.say("MOCK:text:to be listed, too")
     expect(common.is_listed(agent, other) and common.is_listed(agent, agent.session), "not in the agent's list")
-    answer = agent.call("POST", "rpc", {"method": "session/close", "params": {"sessionId": other}})
-    expect(answer["error"]["code"] == -32002, "answered: %s" % answer)
-    agent.refuses(400, "validation_error", "POST", "rpc", {"method": "session/close", "params": {}})
+    agent.refuses(502, "agent_error", "POST", "sessions/%s/close" % other, {})
+    agent.refuses(409, "conflict", "POST", "sessions/%s/close" % agent.session, {})
 
 
 def forks_not(agent):
@@ -135,7 +134,8 @@ def forks_not(agent):
 CHECKS = [
     common.launches, answers, permission_with_a_string_id_for_an_unannounced_call, no_permission_to_read,
     permission_rejected, common.plan_is_kept, common.thoughts_are_not_words, common.image_is_sent_on,
-    common.mcp_server_of_the_launch, usage, provider_error_is_the_turns, common.cancel_of_words,
+    common.mcp_server_of_the_launch, common.mcp_server_over_http, common.mcp_server_over_sse_is_skipped,
+    usage, provider_error_is_the_turns, common.cancel_of_words,
     cancel_ends_the_command, cancel_of_a_request, common.kill_9_in_words, kill_9_with_a_request_open,
     model_and_its_return, lists_and_has_nothing_to_close, common.resumes_with_its_history,
     common.loads_with_its_history, forks_not, common.unknown_method_is_the_agents_error, common.stops,

@@ -4,6 +4,7 @@ import time
 
 from kandev import Unexpected
 
+from . import mcp_probe
 from .checks import expect, until
 
 
@@ -87,8 +88,8 @@ def same_container(agent):
 
 
 def is_listed(agent, session):
-    sessions = agent.rpc("session/list", cwd="/workspace")["sessions"]
-    return session in [s["sessionId"] for s in sessions]
+    sessions = agent.call("GET", "sessions?cwd=/workspace")["sessions"]
+    return session in [s["session_id"] for s in sessions]
 
 
 def remembers(agent, token, question):
@@ -165,10 +166,40 @@ def mcp_server_of_the_launch(agent):
     agent.write("mcp_server.js", MCP_SERVER)
     server = {"name": "probe", "command": "/usr/local/bin/node", "args": ["/workspace/mcp_server.js"], "env": []}
     agent.launch(mcp_servers=[server])
+    offers(agent, "probe_tool")
+
+
+def mcp_server_over(agent, kind, path):
+    """One that is elsewhere on the network and lets in who brings the header."""
+    header = dict(zip(("name", "value"), mcp_probe.HEADER))
+    agent.launch(mcp_servers=[{"type": kind, "name": "far", "url": "http://mcpprobe:8200" + path, "headers": [header]}])
+    told = agent.session_state()["mcp_servers"]
+    expect([(s["name"], s["status"]) for s in told] == [("far", "handed")], "told of it: %s" % told)
+    offers(agent, mcp_probe.TOOLS[path])
+
+
+def mcp_server_over_http(agent):
+    mcp_server_over(agent, "http", "/mcp")
+
+
+def mcp_server_over_sse(agent):
+    mcp_server_over(agent, "sse", "/sse")
+
+
+def mcp_server_over_sse_is_skipped(agent):
+    """An agent that does not take such servers is not given it, and the caller is told."""
+    agent.launch(mcp_servers=[{"type": "sse", "name": "far", "url": "http://mcpprobe:8200/sse", "headers": []}])
+    told = agent.session_state()["mcp_servers"]
+    expect([(s["name"], s["status"]) for s in told] == [("far", "skipped")], "told of it: %s" % told)
+
+
+def offers(agent, tool):
+    """The model is offered the tool, also after a resume."""
     for attempt in ("launched", "resumed"):
-        words = "mcp-%s-%s" % (attempt, agent.name)
+        words = "%s-%s-%s" % (tool, attempt, agent.name)
         agent.say("MOCK:text:" + words)
-        expect("probe_tool" in agent.provider.requests(words)[-1], "%s: the model is not offered the tool" % attempt)
+        expect(tool in agent.provider.requests(words)[-1].replace(words, ""),
+               "%s: the model is not offered the tool" % attempt)
         ended = agent.stop()
         if attempt == "launched":
             agent.goes_on_as(agent.server.api("POST", "/agents/%s/resume" % ended["id"], {"wait": "ready"}))

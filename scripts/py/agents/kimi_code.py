@@ -163,7 +163,8 @@ def forks_closes_deletes(agent):
     branch = agent.call("POST", "fork", {})["session_id"]
     expect(branch != session, "the branch is the trunk")
     expect(common.is_listed(agent, branch), "the branch is not in the agent's list")
-    agent.rpc("session/close", sessionId=branch)
+    agent.call("POST", "sessions/%s/close" % branch, {})
+    agent.refuses(409, "conflict", "POST", "sessions/%s/close" % session, {})
     agent.say("MOCK:text:trunk goes on")
     agent.stop()
 
@@ -175,9 +176,9 @@ def forks_closes_deletes(agent):
 
     agent.goes_on_as(agent.server.api("POST", "/agents/%s/resume" % trunk, {"wait": "ready"}))
     expect(agent.session == session, "it is session %s, not %s" % (agent.session, session))
-    agent.rpc("session/delete", sessionId=branch)
+    agent.call("DELETE", "sessions/" + branch)
     expect(not common.is_listed(agent, branch), "the branch is still in the agent's list")
-    agent.refuses(400, "validation_error", "POST", "rpc", {"method": "session/delete", "params": {}})
+    agent.refuses(409, "conflict", "DELETE", "sessions/" + session)
 
 
 def lost_session(agent):
@@ -199,6 +200,7 @@ def logout(agent):
 CHECKS = [
     common.launches, answers, fs_write, fs_read, terminal, permission_rejected, permission_always,
     common.plan_is_kept, common.thoughts_are_not_words, common.image_is_sent_on, common.mcp_server_of_the_launch,
+    common.mcp_server_over_http, common.mcp_server_over_sse,
     usage_after_the_turn, provider_error_is_visible, mode, config_options, common.cancel_of_words,
     cancel_kills_the_terminal, cancel_of_a_request, common.kill_9_in_words, kill_9_with_a_terminal, lists,
     forks_closes_deletes, common.resumes_with_its_history, common.loads_with_its_history, lost_session, logout,

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::agent::{Agent, Delay, Reply};
 use crate::clock;
-use crate::config::{Dialect, Load, New, Set};
+use crate::config::{Auth, Dialect, Load, New, Set};
 use crate::frame::{AUTH_REQUIRED, INVALID_PARAMS, INVALID_REQUEST, Id, METHOD_NOT_FOUND, RpcError};
 use crate::koda;
 use crate::session::{Session, Settings};
@@ -20,6 +20,8 @@ use crate::turn::{Turn, message_chunk, prompt_text};
 
 /// The one auth method of `MOCK_AUTH`.
 const AUTH_METHOD: &str = "mock_login";
+/// What it wants to be given, with `MOCK_AUTH=env`.
+const AUTH_VARIABLE: &str = "MOCK_LOGIN_TOKEN";
 /// Update kinds that a load sends again.
 const REPLAYED: [&str; 5] = [
     "agent_message_chunk",
@@ -33,6 +35,7 @@ const REPLAYED: [&str; 5] = [
 pub(crate) fn handle(agent: &Arc<Agent>, id: Id, method: &str, params: &Value) {
     let reply = match method {
         "authenticate" => authenticate(agent, params).into(),
+        "logout" if agent.config.has("logout") => logout(agent).into(),
         "session/new" => new(agent, params),
         "session/load" if agent.config.has("load") => load(agent, params),
         "session/resume" if agent.config.has("resume") => resume(agent, params),
@@ -96,10 +99,14 @@ pub(crate) fn initialize_result(agent: &Agent) -> Value {
     }
     let auth_methods = if koda {
         koda::auth_methods()
-    } else if agent.config.auth {
-        json!([{"id": AUTH_METHOD, "name": "Mock login", "description": "Always succeeds"}])
     } else {
-        json!([])
+        auth_methods(agent.config.auth)
+    };
+    // Koda's page knows no logout.
+    let auth = if has("logout") && !koda {
+        json!({"logout": {}})
+    } else {
+        json!({})
     };
     json!({
         "protocolVersion": 1,
@@ -112,6 +119,7 @@ pub(crate) fn initialize_result(agent: &Agent) -> Value {
             },
             "mcpCapabilities": {"http": has("http"), "sse": has("sse")},
             "sessionCapabilities": session_capabilities,
+            "auth": auth,
         },
         "agentInfo": {
             "name": "kandev-mock-agent",
@@ -122,9 +130,28 @@ pub(crate) fn initialize_result(agent: &Agent) -> Value {
     })
 }
 
+fn auth_methods(auth: Auth) -> Value {
+    let mut method = json!({"id": AUTH_METHOD, "name": "Mock login", "description": "Always succeeds"});
+    match auth {
+        Auth::None => return json!([]),
+        Auth::Login => {}
+        Auth::EnvVar => {
+            method["type"] = json!("env_var");
+            method["vars"] = json!([{"name": AUTH_VARIABLE, "label": "Token"}]);
+        }
+    }
+    json!([method])
+}
+
+/// What is open goes on; nothing else is opened until the next login.
+fn logout(agent: &Agent) -> Answer {
+    agent.authenticated.store(false, Ordering::SeqCst);
+    Ok(json!({}))
+}
+
 fn authenticate(agent: &Agent, params: &Value) -> Answer {
     let method = text(params, "methodId")?;
-    if !agent.config.auth || method != AUTH_METHOD {
+    if agent.config.auth == Auth::None || method != AUTH_METHOD {
         return Err(RpcError::new(
             INVALID_PARAMS,
             format!("unknown auth method '{method}'"),

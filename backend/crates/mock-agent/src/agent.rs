@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, Dialect, Init};
+use crate::config::{Auth, Config, Dialect, Init};
 use crate::fault::Process;
 use crate::frame::{self, AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, Id, Incoming, NOT_FOUND, RpcError};
 use crate::out::{Out, complain};
@@ -409,7 +409,7 @@ impl Agent {
 
     /// Fails until the client has authenticated, where it must.
     pub(crate) fn check_auth(&self) -> Result<(), RpcError> {
-        if self.config.auth && !self.authenticated.load(Ordering::SeqCst) {
+        if self.config.auth != Auth::None && !self.authenticated.load(Ordering::SeqCst) {
             return Err(RpcError::new(AUTH_REQUIRED, "Authentication required"));
         }
         Ok(())

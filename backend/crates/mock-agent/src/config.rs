@@ -48,6 +48,15 @@ pub(crate) enum Load {
     State,
 }
 
+/// What a session may not be opened without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Auth {
+    None,
+    Login,
+    /// A login whose secret the client has put into the environment.
+    EnvVar,
+}
+
 /// How a request to set mode, model or an option is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Set {
@@ -66,7 +75,7 @@ pub(crate) enum Busy {
 }
 
 /// A capability that can be left out.
-const CAPABILITIES: [&str; 20] = [
+const CAPABILITIES: [&str; 21] = [
     "load",
     "resume",
     "list",
@@ -74,6 +83,7 @@ const CAPABILITIES: [&str; 20] = [
     "delete",
     "additionalDirectories",
     "fork",
+    "logout",
     "image",
     "audio",
     "embeddedContext",
@@ -99,7 +109,7 @@ pub(crate) struct Config {
     pub(crate) session_dir: Option<PathBuf>,
     pub(crate) start: String,
     pub(crate) init: Init,
-    pub(crate) auth: bool,
+    pub(crate) auth: Auth,
     pub(crate) new: New,
     pub(crate) load: Load,
     pub(crate) set: Set,
@@ -168,7 +178,7 @@ impl Config {
             session_dir: session_dir.map(PathBuf::from),
             start: env("MOCK_START").unwrap_or_default(),
             init,
-            auth: flag("MOCK_AUTH"),
+            auth: auth(&env("MOCK_AUTH").unwrap_or_default())?,
             new: new(&env("MOCK_NEW").unwrap_or_default())?,
             load: self::load(&load)?,
             set: set(&env("MOCK_SET").unwrap_or_default())?,
@@ -238,6 +248,15 @@ fn init(value: &str) -> Result<Init, String> {
         ("early", "") => Init::Early,
         ("exit", code) => Init::Exit(number(VARIABLE, code)?),
         _ => return unknown(VARIABLE, value),
+    })
+}
+
+fn auth(value: &str) -> Result<Auth, String> {
+    Ok(match value {
+        "" | "0" => Auth::None,
+        "1" => Auth::Login,
+        "env" => Auth::EnvVar,
+        _ => return unknown("MOCK_AUTH", value),
     })
 }
 

@@ -17,13 +17,17 @@ const AGENTS: &[Row] = &[
         "`POST /agents/{id}/authenticate`; at a launch whose environment answers a method",
         &[
             "an_agent_that_wants_a_login_says_how",
+            "a_login_by_environment_lasts_until_the_logout",
             "what_the_agent_did_not_advertise_is_said_so",
         ],
     ),
     (
         "logout",
-        "`POST /agents/{id}/logout`; only its refusal is tested",
-        &["what_the_agent_did_not_advertise_is_said_so"],
+        "`POST /agents/{id}/logout`",
+        &[
+            "a_login_by_environment_lasts_until_the_logout",
+            "what_the_agent_did_not_advertise_is_said_so",
+        ],
     ),
     (
         "session/new",

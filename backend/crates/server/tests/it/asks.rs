@@ -103,7 +103,7 @@ async fn mode_model_and_options_are_set_and_kept() {
 #[tokio::test]
 async fn what_the_agent_did_not_advertise_is_said_so() {
     let stack = Stack::start().await;
-    let env = json!({"MOCK_WITHOUT": "modes,models,configOptions,fork"});
+    let env = json!({"MOCK_WITHOUT": "modes,models,configOptions,fork,logout"});
     let id = stack.launch(json!({"env": env})).await;
     for (what, body) in [
         ("mode", json!({"mode_id": "code"})),

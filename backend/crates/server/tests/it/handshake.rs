@@ -1,7 +1,7 @@
 //! Handshakes that do not lead to a session.
 
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::endings::{end_of, first_turn};
 use crate::support::Stack;
@@ -66,5 +66,33 @@ async fn an_agent_that_wants_a_login_says_how() {
         .await
         .expect(201);
     assert_eq!(refused["error"]["code"], "handshake_failed");
+    stack.settle().await;
+}
+
+#[tokio::test]
+async fn a_login_by_environment_lasts_until_the_logout() {
+    let stack = Stack::start().await;
+    let env = json!({"MOCK_AUTH": "env", "MOCK_LOGIN_TOKEN": "t", "MOCK_INPUT_COPY": "/workspace/input"});
+    let id = stack.launch(json!({"env": env})).await;
+    let login = json!({"methodId": "mock_login"});
+    assert_eq!(stack.sent_to("authenticate"), [login.clone()]);
+    assert_eq!(stack.sent_to("session/new").len(), 2, "in vain, and then again");
+
+    let post = async |what: &str, body: Value| stack.post(&format!("/agents/{id}/{what}"), &body).await;
+    post("logout", json!({})).await.expect(200);
+    assert_eq!(stack.sent_to("logout"), [json!({})]);
+    let refused = post("fork", json!({})).await.refused(502, "agent_error");
+    assert_eq!(refused["details"]["code"], -32000, "{refused:#}");
+    // What is open goes on.
+    assert_eq!(stack.turn(&id, "/say still here").await["text"], "still here");
+
+    post("authenticate", json!({"method_id": "other"}))
+        .await
+        .refused(400, "validation_error");
+    post("authenticate", json!({"method_id": "mock_login"}))
+        .await
+        .expect(200);
+    assert_eq!(stack.sent_to("authenticate"), [login.clone(), login]);
+    post("fork", json!({})).await.expect(201);
     stack.settle().await;
 }

@@ -14,7 +14,7 @@ use crate::state::AppState;
 /// A way to authenticate.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct MethodBody {
-    /// One of the agent's `auth_methods`.
+    /// One of the agent's `auth_methods`, and not of type `terminal`.
     method_id: String,
 }
 
@@ -30,7 +30,12 @@ pub async fn authenticate(
     ApiJson(body): ApiJson<MethodBody>,
 ) -> ApiResult<Json<Asked>> {
     let subject = Subject::load(&state, &id).await?;
-    let methods = texts(subject.said("auth_methods"), "id");
+    // Those of type `terminal` are programs of the user's, of which the agent is told nothing.
+    let mut offered = subject.said("auth_methods").clone();
+    if let Some(methods) = offered.as_array_mut() {
+        methods.retain(|method| method["type"] != "terminal");
+    }
+    let methods = texts(&offered, "id");
     if methods.is_empty() {
         return Err(unsupported("a way to authenticate"));
     }
