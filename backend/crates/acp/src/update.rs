@@ -32,6 +32,8 @@ pub struct Update<'a> {
     pub mapped: Option<Box<RawValue>>,
     /// What it changes.
     pub effect: Effect<'a>,
+    /// The message that it is a piece of, where the agent tells.
+    pub message_id: Option<Cow<'a, str>>,
     /// The agent's own figure, 0 to 100. Only the kandev dialect has one.
     pub progress: Option<u8>,
 }
@@ -141,6 +143,7 @@ pub fn read_update<'a>(dialect: Dialect, state: &mut KandevState, params: &'a Ra
         kind,
         mapped: None,
         effect: Effect::None,
+        message_id: None,
         progress: None,
     }
 }
@@ -168,6 +171,7 @@ fn acp<'a>(session_id: Option<Cow<'a, str>>, update: &'a RawValue) -> Update<'a>
         kind,
         mapped: None,
         effect: effect.unwrap_or(Effect::None),
+        message_id: fields.text("messageId"),
         progress: None,
     }
 }

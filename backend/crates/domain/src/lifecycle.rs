@@ -44,7 +44,7 @@ pub struct State {
     pub queued: usize,
     /// How many may.
     pub queue_limit: usize,
-    /// Requests of the agent's that wait for an answer, in a turn or outside of one.
+    /// Requests of the agent's that wait for an answer, in a turn or outside of one, and turns that it began by itself.
     pub asking: usize,
     /// It was told to end.
     pub stopping: bool,

@@ -12,6 +12,7 @@ use crate::clock;
 use crate::config::{Auth, Dialect, Load, New, Set};
 use crate::frame::{AUTH_REQUIRED, INVALID_PARAMS, INVALID_REQUEST, Id, METHOD_NOT_FOUND, RpcError};
 use crate::koda;
+use crate::out::complain;
 use crate::session::{Session, Settings};
 use crate::settings;
 use crate::store::StoredTurn;
@@ -35,7 +36,8 @@ const REPLAYED: [&str; 5] = [
 pub(crate) fn handle(agent: &Arc<Agent>, id: Id, method: &str, params: &Value) {
     let reply = match method {
         "authenticate" => authenticate(agent, params).into(),
-        "logout" if agent.config.has("logout") => logout(agent).into(),
+        "logout" if agent.config.has("logout") => Ok(logout(agent)).into(),
+        "session/new" if agent.config.new == New::Ask => return ask_and_open(agent, id, params),
         "session/new" => new(agent, params),
         "session/load" if agent.config.has("load") => load(agent, params),
         "session/resume" if agent.config.has("resume") => resume(agent, params),
@@ -138,15 +140,18 @@ fn auth_methods(auth: Auth) -> Value {
         Auth::EnvVar => {
             method["type"] = json!("env_var");
             method["vars"] = json!([{"name": AUTH_VARIABLE, "label": "Token"}]);
+            // Not what a client that offers no terminal should be shown, but what some agents do.
+            let program = json!({"id": "mock_program", "name": "Mock login program", "type": "terminal"});
+            return json!([program, method]);
         }
     }
     json!([method])
 }
 
 /// What is open goes on; nothing else is opened until the next login.
-fn logout(agent: &Agent) -> Answer {
+fn logout(agent: &Agent) -> Value {
     agent.authenticated.store(false, Ordering::SeqCst);
-    Ok(json!({}))
+    json!({})
 }
 
 fn authenticate(agent: &Agent, params: &Value) -> Answer {
@@ -229,9 +234,31 @@ fn new(agent: &Arc<Agent>, params: &Value) -> Reply {
             reply.before.push(early);
             reply.pause = Duration::from_millis(ms / reply.before.len() as u64);
         }
-        New::Normal | New::Never | New::Error(_) => {}
+        New::Normal | New::Ask | New::Never | New::Error(_) => {}
     }
     reply
+}
+
+/// Asks the user something before there is a session, in the name of the request for one.
+fn ask_and_open(agent: &Arc<Agent>, id: Id, params: &Value) {
+    let (opener, params) = (Arc::clone(agent), params.clone());
+    let spawned = agent.workers.spawn("ask", move || {
+        let request: Value = serde_json::from_str(&id.0).unwrap_or_default();
+        let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+        let question =
+            json!({"requestId": request, "mode": "form", "message": "Who are you?", "requestedSchema": schema});
+        let signal = Arc::new(Signal::default());
+        let asked = opener.request(None, "elicitation/create", &question, &signal);
+        let reply = match signal.wait_answer(&asked, None, Duration::ZERO) {
+            Some(Ok(answer)) if answer["action"] == "accept" => new(&opener, &params),
+            _ => Err(RpcError::new(INVALID_PARAMS, "nobody said who they are")).into(),
+        };
+        opener.forget(&signal);
+        opener.reply(id, reply);
+    });
+    if let Err(e) = spawned {
+        complain(&format!("nobody can be asked: {e}"));
+    }
 }
 
 fn with_session_id(mut reply: Reply, session: &Session) -> Reply {

@@ -30,6 +30,8 @@ pub(crate) enum New {
     Normal,
     Slow(u64),
     Never,
+    /// After the answer to an elicitation.
+    Ask,
     Error(i64),
     /// The first updates come before the answer, so many milliseconds.
     EarlyUpdates(u64),
@@ -266,6 +268,7 @@ fn new(value: &str) -> Result<New, String> {
         ("" | "normal", "") => New::Normal,
         ("slow", ms) => New::Slow(number(VARIABLE, ms)?),
         ("never", "") => New::Never,
+        ("ask", "") => New::Ask,
         ("error", code) => New::Error(number(VARIABLE, code)?),
         ("early-updates", "") => New::EarlyUpdates(0),
         ("early-updates", ms) => New::EarlyUpdates(number(VARIABLE, ms)?),

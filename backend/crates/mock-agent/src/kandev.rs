@@ -59,7 +59,7 @@ fn new(agent: &Arc<Agent>) -> Reply {
             let data = json!({"type": "content", "data": {"text": "early"}});
             reply.before.push(frame::notification("session/update", &data));
         }
-        New::Normal | New::Error(_) => {}
+        New::Normal | New::Ask | New::Error(_) => {}
     }
     reply
 }

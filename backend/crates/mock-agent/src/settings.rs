@@ -6,6 +6,7 @@ use crate::acp::{Changed, text};
 use crate::agent::Agent;
 use crate::frame::{INVALID_PARAMS, RpcError};
 use crate::session::{Session, Settings};
+use crate::sync::lock;
 
 const MODES: [(&str, &str); 2] = [("ask", "Ask"), ("code", "Code")];
 const MODELS: [(&str, &str); 2] = [("mock-large", "Mock Large"), ("mock-small", "Mock Small")];
@@ -54,12 +55,19 @@ pub(crate) fn select(id: &str, name: &str, category: &str, current: &str, option
     })
 }
 
-fn config_options(settings: &Settings) -> Value {
-    json!([
+/// A boolean option is for clients that say that they know such.
+fn config_options(agent: &Agent, settings: &Settings) -> Value {
+    let mut options = vec![
         select("model", "Model", "model", &settings.model, &MODELS),
         select("effort", "Effort", "thought_level", &settings.effort, &EFFORTS),
-        {"id": "verbose", "name": "Verbose", "type": "boolean", "currentValue": settings.verbose},
-    ])
+    ];
+    let offered = &lock(&agent.client)["clientCapabilities"]["session"]["configOptions"]["boolean"];
+    if offered.is_object() {
+        options.push(
+            json!({"id": "verbose", "name": "Verbose", "type": "boolean", "currentValue": settings.verbose}),
+        );
+    }
+    Value::Array(options)
 }
 
 /// What new, load, resume and fork answer about a session, but its id.
@@ -77,7 +85,7 @@ pub(crate) fn describe(agent: &Agent, session: &Session) -> Value {
         result["models"] = json!({"currentModelId": settings.model, "availableModels": available});
     }
     if agent.config.has("configOptions") {
-        result["configOptions"] = config_options(&settings);
+        result["configOptions"] = config_options(agent, &settings);
     }
     result
 }
@@ -119,13 +127,13 @@ pub(crate) fn set_model(agent: &Agent, settings: &mut Settings, params: &Value) 
     model.clone_into(&mut settings.model);
     let mut updates = Vec::new();
     if agent.config.has("configOptions") {
-        let options = config_options(settings);
+        let options = config_options(agent, settings);
         updates.push(json!({"sessionUpdate": "config_option_update", "configOptions": options}));
     }
     Ok((json!({}), updates))
 }
 
-pub(crate) fn set_config_option(_: &Agent, settings: &mut Settings, params: &Value) -> Changed {
+pub(crate) fn set_config_option(agent: &Agent, settings: &mut Settings, params: &Value) -> Changed {
     match text(params, "configId")? {
         "model" => {
             let value = text(params, "value")?;
@@ -149,5 +157,8 @@ pub(crate) fn set_config_option(_: &Agent, settings: &mut Settings, params: &Val
             ));
         }
     }
-    Ok((json!({"configOptions": config_options(settings)}), Vec::new()))
+    Ok((
+        json!({"configOptions": config_options(agent, settings)}),
+        Vec::new(),
+    ))
 }

@@ -33,6 +33,7 @@ mod frames;
 mod handshake;
 mod inside;
 mod legacy;
+mod login;
 mod marks;
 mod output;
 mod permissions;

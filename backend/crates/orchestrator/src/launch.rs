@@ -78,6 +78,9 @@ pub struct ResumeRequest {
 /// The part of a launch that is stored as it is, for a resume to repeat.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LaunchOptions {
+    /// The agent's id of the way to log in to it before its session.
+    #[serde(default)]
+    pub auth_method: Option<String>,
     /// Set before the first turn.
     pub mode: Option<String>,
     /// Set before the first turn.
@@ -329,6 +332,13 @@ pub fn check(
     }
     check_resources(&request.options)?;
     check_session_params(&request.options)?;
+    let login = request.options.auth_method.as_deref();
+    if login.is_some_and(|id| id.is_empty() || id.len() > 1024 || id.contains('\0')) {
+        return Err(LaunchError::invalid(
+            "auth_method",
+            "must have 1 to 1024 characters",
+        ));
+    }
     if request
         .session_id
         .as_deref()

@@ -8,6 +8,8 @@ use kandev_store::{PgPool, StoreError};
 
 /// A text longer than this, in bytes, is cut.
 pub const MAX_TEXT: usize = 1 << 20;
+/// Between two messages of a turn, which only their ids tell apart.
+const PARTED: &str = "\n\n";
 /// How many events are read at once, and how many bytes.
 const EVENTS_AT_ONCE: usize = 2000;
 const BYTES_AT_ONCE: usize = 4 << 20;
@@ -15,7 +17,7 @@ const BYTES_AT_ONCE: usize = 4 << 20;
 /// The agent's message of one turn.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TurnText {
-    /// Its pieces, joined.
+    /// Its pieces, joined. Between messages of different ids there is an empty line.
     pub text: String,
     /// It was longer than [`MAX_TEXT`].
     pub truncated: bool,
@@ -37,16 +39,20 @@ pub async fn turn_text(pool: &PgPool, turn: &Turn) -> Result<TurnText, StoreErro
         max_bytes: BYTES_AT_ONCE,
     };
     let mut state = KandevState::default();
+    let mut last: Option<String> = None;
     loop {
         let page = journal::events(pool, turn.instance_id, &query).await?;
         joined.removed |= page.oldest.is_some();
         for event in page.events.iter().filter(|e| is_of(turn, e)) {
             // What other dialects say was mapped to this one before it was stored.
             let update = read_update(Dialect::Acp, &mut state, &event.data);
-            if let Effect::AgentText(text) = update.effect
-                && !joined.add(&text)
-            {
-                return Ok(joined);
+            if let Effect::AgentText(text) = update.effect {
+                let id = update.message_id.as_deref();
+                let is_next = id.is_some() && last.is_some() && id != last.as_deref();
+                if (is_next && !joined.part()) || !joined.add(&text) {
+                    return Ok(joined);
+                }
+                last = id.map(ToOwned::to_owned).or(last);
             }
         }
         match page.next_after {
@@ -66,6 +72,11 @@ fn is_of(turn: &Turn, event: &Event) -> bool {
 }
 
 impl TurnText {
+    /// Another message begins. False once nothing more fits.
+    fn part(&mut self) -> bool {
+        self.text.is_empty() || self.add(PARTED)
+    }
+
     /// False once nothing more fits.
     fn add(&mut self, piece: &str) -> bool {
         let mut end = piece.len().min(MAX_TEXT - self.text.len());

@@ -47,11 +47,16 @@ pub fn initialize_params(
         "fs": {"readTextFile": true, "writeTextFile": true},
         "terminal": true,
         "elicitation": {"form": {}, "url": {}},
+        "session": {"configOptions": {"boolean": {}}},
     });
     for (key, value) in extra_client_capabilities {
         merge(&mut capabilities[key.as_str()], value);
     }
     leave_out_refused(&mut capabilities, "elicitation");
+    if capabilities["session"].is_object() {
+        leave_out_refused(&mut capabilities["session"], "configOptions");
+    }
+    leave_out_refused(&mut capabilities, "session");
     let mut client_info = json!({"name": info.name, "version": info.version});
     if let Some(title) = &info.title {
         client_info["title"] = json!(title);

@@ -27,6 +27,8 @@ struct Body<'a> {
     call: Option<Text<'a>>,
     #[serde(borrow, default, rename = "kind")]
     tool: Option<Text<'a>>,
+    #[serde(borrow, default, rename = "messageId")]
+    message: Option<Text<'a>>,
 }
 
 /// The text of a content block; nothing in the place of any other kind of content.
@@ -93,6 +95,7 @@ pub(super) fn read(params: &RawValue) -> Option<Update<'_>> {
         kind: update.kind.0,
         mapped: None,
         effect,
+        message_id: update.message.map(|Text(id)| id),
         progress: None,
     })
 }

@@ -27,6 +27,7 @@ pub(super) fn read<'a>(
         kind,
         mapped: None,
         effect: Effect::None,
+        message_id: None,
         progress,
     };
     match &*update.kind {

@@ -10,6 +10,8 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::json::{self, Fields, elements};
 
+/// Of the page's statuses, whose table is lost, and ACP's own: those of a task that goes on.
+const WORKING: [&str; 4] = ["pending", "queued", "running", "in_progress"];
 /// Longest name of a task, in bytes.
 const MAX_ID: usize = 256;
 /// Longest field of a snapshot that is kept, in bytes of JSON; the names of longer ones are listed in `omitted`.
@@ -26,6 +28,8 @@ pub struct Subagent {
     pub changed_at: Option<i64>,
     /// Its fields, `deliveryId` among them where the agent told one.
     pub snapshot: Box<RawValue>,
+    /// It has not ended.
+    pub works: bool,
     /// What it is doing, if that is the occasion.
     pub activity: Option<Box<RawValue>>,
 }
@@ -46,6 +50,8 @@ pub(super) fn state(kind: &str) -> Option<&'static str> {
         "subagent_definitions_update" => "subagent_definitions",
         "subagent_turn" => "subagent_turn",
         "mcp_state_update" => "mcp_state",
+        "context_usage_update" => "context_usage",
+        "context_compaction_update" => "context_compaction",
         _ => return None,
     })
 }
@@ -106,6 +112,9 @@ fn read(task: &RawValue, around: &Fields<'_>) -> Option<Subagent> {
         task_id: task_id.into_owned(),
         changed_at: get("updatedAt").and_then(moment),
         snapshot: to_raw_value(&all).ok()?,
+        works: get("status")
+            .and_then(json::text)
+            .is_some_and(|status| WORKING.contains(&&*status)),
         activity: None,
     })
 }

@@ -14,10 +14,11 @@ const AGENTS: &[Row] = &[
     ("initialize", "every launch", &["a_handshake_has_its_time"]),
     (
         "authenticate",
-        "`POST /agents/{id}/authenticate`; at a launch whose environment answers a method",
+        "`POST /agents/{id}/authenticate`; at a launch and its resumes, by `auth_method` before the session, or when the agent wants it and the environment answers a method",
         &[
             "an_agent_that_wants_a_login_says_how",
             "a_login_by_environment_lasts_until_the_logout",
+            "a_login_by_name_comes_before_the_session",
             "what_the_agent_did_not_advertise_is_said_so",
         ],
     ),

@@ -134,7 +134,7 @@ pub(crate) struct Actor {
     /// Sessions that were branched off it, by the agent's ids.
     pub(super) branches: std::collections::BTreeMap<String, SessionKey>,
     pub(super) replay: Option<super::handshake::Replay>,
-    pub(super) authenticated: bool,
+    pub(super) login: super::login::Login,
     /// Said before the session was established; the latest of each.
     pub(super) early_facets: std::collections::BTreeMap<String, Box<serde_json::value::RawValue>>,
     pub(super) configure: std::collections::VecDeque<super::choices::Step>,
@@ -266,7 +266,7 @@ impl Actor {
             session: None,
             branches: std::collections::BTreeMap::new(),
             replay: None,
-            authenticated: false,
+            login: super::login::Login::by(spec.options.auth_method.as_ref()),
             early_facets: std::collections::BTreeMap::new(),
             configure: std::collections::VecDeque::new(),
             chosen: super::choices::Choices::default(),

@@ -39,8 +39,14 @@ impl Actor {
                 outgoing::respond(request, result)
             });
         }
-        if self.idle_since.is_some() && self.asking() == 0 {
+        if self.asking() > 0 {
+            return;
+        }
+        if self.idle_since.is_some() {
             self.idle_since = Some(Instant::now());
+        }
+        if self.handshake_until.is_some() {
+            self.handshake_until = Some(Instant::now() + self.shared.settings.handshake_timeout);
         }
     }
 

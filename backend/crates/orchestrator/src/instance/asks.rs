@@ -224,8 +224,14 @@ impl Actor {
                 }
             }
             Ask::Fork { .. } => self.was_forked(result, &self.setup_of(ask)),
-            Ask::Close { session_id } => self.session_event(session_id, "closed"),
+            Ask::Authenticate { method_id } => self.login.method = Some(method_id.clone()),
+            Ask::Logout => self.login.method = None,
+            Ask::Close { session_id } => {
+                self.release_terminals_of(session_id);
+                self.session_event(session_id, "closed");
+            }
             Ask::Delete { session_id } => {
+                self.release_terminals_of(session_id);
                 self.outbox.change(Change::SessionDeleted(SessionDeleted {
                     session_id: session_id.clone(),
                     agent_type: self.spec.agent_type.id.clone(),
@@ -242,12 +248,7 @@ impl Actor {
                     self.keep_subagents(key, result);
                 }
             }
-            Ask::Plan { .. }
-            | Ask::Compact
-            | Ask::List { .. }
-            | Ask::Authenticate { .. }
-            | Ask::Logout
-            | Ask::Rpc { .. } => {}
+            Ask::Plan { .. } | Ask::Compact | Ask::List { .. } | Ask::Rpc { .. } => {}
         }
     }
 

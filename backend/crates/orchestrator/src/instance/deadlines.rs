@@ -41,7 +41,7 @@ impl Actor {
             (_, None) => {
                 consider(Some(self.life_until));
                 consider(self.arrived_at());
-                consider(self.handshake_until);
+                consider(self.handshake_due());
                 consider(self.resend_at);
                 consider(self.exit_expected);
                 consider(self.breaks.relink_at);
@@ -74,9 +74,14 @@ impl Actor {
             .map(|c| c.until)
     }
 
-    /// Who waits for an answer is not idle.
+    /// Whoever waits for a person's answer has all the time that the answer takes.
+    fn handshake_due(&self) -> Option<Instant> {
+        self.handshake_until.filter(|_| self.asking() == 0)
+    }
+
+    /// Who waits for an answer is not idle, nor is who works beside the turns.
     fn idle_until(&self) -> Option<Instant> {
-        if self.asking() > 0 {
+        if self.asking() > 0 || self.turns.aside.is_busy() {
             return None;
         }
         let own = self.spec.options.idle_timeout_seconds.map(Duration::from_secs);
@@ -131,7 +136,7 @@ impl Actor {
             }
             (_, None) if due(self.resend_at) => self.resend(),
             (_, None) if due(self.breaks.relink_at) => self.relink(),
-            (_, None) if due(self.handshake_until) => {
+            (_, None) if due(self.handshake_due()) => {
                 let limit = self.shared.settings.handshake_timeout;
                 self.fail(
                     FailureCode::HandshakeTimeout,

@@ -3,7 +3,9 @@
 //! ```text
 //! initialize ─► session/new | session/resume | session/load ─► mode, model, options ─► Ready
 //!                    │    ▲
-//!        -32000 ─► authenticate, once, if the environment answers one of the agent's methods
+//!        -32000 ─► authenticate, once, if the environment answers one of the agent's methods (login.rs)
+//!
+//! Where a method was named, by the launch or by a caller later, authenticate comes before the session.
 //! ```
 
 use kandev_acp::dialect::{self, ClientInfo, Negotiated};
@@ -26,6 +28,9 @@ use super::setup::{DIRECTORIES, MCP_SERVERS, Setup};
 use super::state;
 use crate::launch::{OnLost, ResumeFrom};
 
+/// Longest thing that is kept of a session, in bytes of JSON. Real agents' lists of commands have half a MiB.
+const MAX_FACET: usize = 4 << 20;
+
 /// What an answer of the agent's belongs to.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Call {
@@ -37,15 +42,6 @@ pub(super) enum Call {
     Configure(Step),
     Prompt(TurnId),
     Asked(Asked),
-}
-
-/// The details of `auth_required`.
-#[derive(Serialize)]
-struct AuthRequired<'a> {
-    code: i64,
-    message: &'a str,
-    data: Option<&'a RawValue>,
-    auth_methods: Vec<&'a RawValue>,
 }
 
 /// Updates that say what has happened, not what the session is like.
@@ -203,10 +199,13 @@ impl Actor {
         self.agent = Some(negotiated);
         let setup = self.setup();
         self.log_skipped(&setup);
-        self.open_session();
+        match self.login.method.clone() {
+            Some(method) => self.log_in(&method),
+            None => self.open_session(),
+        }
     }
 
-    fn open_session(&mut self) {
+    pub(super) fn open_session(&mut self) {
         let Some(agent) = &self.agent else { return };
         let (dialect, methods) = (agent.dialect, agent.session);
         let cwd = self.spec.agent_type.working_dir.clone();
@@ -240,56 +239,6 @@ impl Actor {
             }
         };
         self.call(call.0, call.1);
-    }
-
-    /// One of the agent's methods may be answered by variables that the launch gave; else only a person can.
-    fn authenticate(&mut self, error: &RpcError) {
-        let Some(agent) = &self.agent else { return };
-        let method = agent
-            .auth_methods
-            .iter()
-            .find(|method| self.env_answers(&method.raw));
-        let call = method.and_then(|method| agent.dialect.authenticate(&method.id));
-        match call {
-            Some(call) if !self.authenticated => {
-                self.authenticated = true;
-                self.call(Call::Authenticate, call);
-            }
-            _ => self.auth_required(error),
-        }
-    }
-
-    fn env_answers(&self, method: &RawValue) -> bool {
-        let Ok(method) = serde_json::from_str::<Value>(method.get()) else {
-            return false;
-        };
-        let vars = method["vars"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let known =
-            |name: &str| self.spec.env.contains_key(name) || self.spec.agent_type.env.contains_key(name);
-        method["type"] == "env_var"
-            && !vars.is_empty()
-            && vars.iter().all(|var| var["name"].as_str().is_some_and(known))
-    }
-
-    fn auth_required(&mut self, error: &RpcError) {
-        let methods: Vec<&RawValue> = self
-            .agent
-            .iter()
-            .flat_map(|a| &a.auth_methods)
-            .map(|m| m.raw.as_ref())
-            .collect();
-        let details = super::raw(&AuthRequired {
-            code: error.code,
-            message: &error.message,
-            data: error.data.as_deref(),
-            auth_methods: methods,
-        });
-        self.end(Cause::Failed(Failure {
-            code: FailureCode::AuthRequired,
-            message: format!("the agent wants to be authenticated: {}", error.message),
-            details: Some(details),
-            transient: false,
-        }));
     }
 
     fn session_lost(&mut self, message: String, error: &RpcError) {
@@ -445,6 +394,12 @@ impl Actor {
 
     /// The same of a session that is known, this one or another.
     pub(super) fn facet_of(&mut self, key: SessionKey, facet: &'static str, value: &RawValue) {
+        if value.get().len() > MAX_FACET {
+            let message = format!(
+                "what the agent says of {facet} is longer than {MAX_FACET} bytes and not kept of the session"
+            );
+            return self.log(LogLevel::Warn, message);
+        }
         self.outbox.facet(SessionFacet {
             session_key: key,
             facet: facet.into(),

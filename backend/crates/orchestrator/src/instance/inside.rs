@@ -219,7 +219,8 @@ impl Actor {
             self.answer_inside(open, answer);
             return true;
         }
-        open.op.begin(&mut self.inside.terminals);
+        open.op
+            .begin(open.session_id.as_deref(), &mut self.inside.terminals);
         self.inside.open.push(open);
         self.outbox.effect(Effect::Inside(tag));
         self.link_inside();

@@ -191,6 +191,10 @@ impl Actor {
             Said::ToolCall { id, kind } => self.permissions.note_kind(&id, kind),
             Said::Subagent(subagent) => self.keep_subagent(*subagent),
             Said::TurnEnd(end) => self.turn_ended_by_update(end),
+            Said::State {
+                name: "subagent_turn",
+                value,
+            } => self.see_own_turn(value),
             Said::None | Said::AgentText(_) | Said::Commands(_) | Said::Info { .. } | Said::State { .. } => {}
         }
     }

@@ -114,7 +114,7 @@ impl Actor {
             updates: stored,
             stored,
         });
-        self.authenticated = saved.authenticated;
+        self.login = saved.login;
         self.configure = saved.configure;
         self.chosen = saved.chosen;
         self.costs = saved.costs;
@@ -130,6 +130,7 @@ impl Actor {
         self.turns.ended = saved.ended_turns;
         self.turns.accepts = saved.accepts;
         self.turns.last_status = saved.last_status;
+        self.turns.aside = saved.aside;
         let now = Instant::now();
         self.turns.running = saved.running.map(|turn| Running {
             id: turn.id,

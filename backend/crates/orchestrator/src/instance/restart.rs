@@ -118,7 +118,7 @@ impl Actor {
         self.stderr_tail = crate::tail::Tail::default();
         self.peer = Peer::new();
         self.kandev = KandevState::default();
-        self.authenticated = false;
+        self.login.forget_agent();
         self.early_facets.clear();
         self.configure.clear();
         self.inside = super::inside::Inside::default();

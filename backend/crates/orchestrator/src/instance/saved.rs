@@ -19,8 +19,10 @@ use super::costs::Costs;
 use super::ending::Cause;
 use super::handshake::Call;
 use super::inside::SavedInside;
+use super::login::Login;
 use super::marks::Head;
 use super::shifts::Shifts;
+use super::subagents::Aside;
 use super::verdict::Verdict;
 use crate::launch::ResumeFrom;
 
@@ -46,7 +48,8 @@ pub(crate) struct Saved<'a> {
     pub(super) replaying: Option<u64>,
     #[serde(default)]
     pub(super) replaying_silently: bool,
-    pub(super) authenticated: bool,
+    #[serde(default)]
+    pub(super) login: Login,
     pub(super) configure: VecDeque<Step>,
     /// What the agent says is chosen.
     #[serde(default)]
@@ -66,6 +69,9 @@ pub(crate) struct Saved<'a> {
     /// The agent says when it begins with a prompt.
     #[serde(default)]
     pub(super) accepts: bool,
+    /// What the agent does beside its turns.
+    #[serde(default)]
+    pub(super) aside: Aside,
     /// How the last turn ended.
     #[serde(default)]
     pub(super) last_status: Option<TurnStatus>,
@@ -140,7 +146,7 @@ impl Actor {
             branches: self.branches.clone(),
             replaying: self.replay.as_ref().map(|replay| replay.stored),
             replaying_silently: self.replay.as_ref().is_some_and(|replay| replay.silent),
-            authenticated: self.authenticated,
+            login: self.login.clone(),
             configure: self.configure.clone(),
             chosen: self.chosen.clone(),
             costs: self.costs.clone(),
@@ -156,6 +162,7 @@ impl Actor {
             turn_count: self.turns.count,
             ended_turns: self.turns.ended,
             accepts: self.turns.accepts,
+            aside: self.turns.aside.clone(),
             last_status: self.turns.last_status,
             unwritten: self
                 .ambiguous

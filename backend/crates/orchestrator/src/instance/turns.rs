@@ -66,6 +66,8 @@ pub(super) struct Turns {
     pub accepts: bool,
     /// How many have their end.
     pub ended: u32,
+    /// What the agent does beside them.
+    pub aside: super::subagents::Aside,
     /// What watchers were last told.
     pub shown: Option<View>,
 }
@@ -117,7 +119,8 @@ impl Turns {
     }
 
     /// Nothing that is said from now on belongs to a turn that was.
-    pub(super) const fn forget_agent(&mut self) {
+    pub(super) fn forget_agent(&mut self) {
+        self.aside = super::subagents::Aside::default();
         self.last = None;
         self.cancelled = None;
         self.accepts = false;
@@ -148,7 +151,7 @@ impl Actor {
             status: self.status,
             turn: self.turn_state(),
             queued: self.turns.queued(),
-            asking: self.asking(),
+            asking: self.asking() + usize::from(self.turns.aside.can_cancel()),
             queue_limit: self.shared.settings.max_prompt_queue,
             stopping: self.is_stopping(),
         }
@@ -272,6 +275,7 @@ impl Actor {
     pub(super) fn cancel(&mut self, reason: Option<String>) {
         let until = Instant::now() + self.shared.settings.cancel_grace;
         let Some(running) = &mut self.turns.running else {
+            self.cancel_own_turn(reason.as_deref());
             self.cancel_requests(DecidedBy::Cancel);
             return self.cancel_queued(reason.as_deref().unwrap_or("cancelled before it began"));
         };

@@ -10,6 +10,7 @@ pub(crate) fn prepare(request: &mut LaunchRequest) -> Result<(), LaunchError> {
     for (given, field, what) in [
         (request.session_id.is_some(), "session_id", "sessions"),
         (!request.mcp_servers.is_empty(), "mcp_servers", "MCP servers"),
+        (options.auth_method.is_some(), "auth_method", "logins"),
         (options.mode.is_some(), "mode", "modes"),
         (options.model.is_some(), "model", "models"),
         (!options.config_options.is_empty(), "config_options", "options"),
@@ -113,6 +114,8 @@ mod tests {
         };
         assert_eq!(refused(|r| r.session_id = Some("s".to_owned())), "session_id");
         assert_eq!(refused(|r| r.mcp_servers.push(server())), "mcp_servers");
+        let login = |r: &mut LaunchRequest| r.options.auth_method = Some("m".to_owned());
+        assert_eq!(refused(login), "auth_method");
         assert_eq!(refused(|r| r.options.mode = Some("m".to_owned())), "mode");
         assert_eq!(refused(|r| r.options.model = Some("m".to_owned())), "model");
         let image = json!({"type": "image", "mimeType": "image/png", "data": "AA=="});

@@ -75,7 +75,7 @@ async fn a_login_by_environment_lasts_until_the_logout() {
     let env = json!({"MOCK_AUTH": "env", "MOCK_LOGIN_TOKEN": "t", "MOCK_INPUT_COPY": "/workspace/input"});
     let id = stack.launch(json!({"env": env})).await;
     let login = json!({"methodId": "mock_login"});
-    assert_eq!(stack.sent_to("authenticate"), [login.clone()]);
+    assert_eq!(stack.sent_to("authenticate"), std::slice::from_ref(&login));
     assert_eq!(stack.sent_to("session/new").len(), 2, "in vain, and then again");
 
     let post = async |what: &str, body: Value| stack.post(&format!("/agents/{id}/{what}"), &body).await;
@@ -86,13 +86,109 @@ async fn a_login_by_environment_lasts_until_the_logout() {
     // What is open goes on.
     assert_eq!(stack.turn(&id, "/say still here").await["text"], "still here");
 
-    post("authenticate", json!({"method_id": "other"}))
-        .await
-        .refused(400, "validation_error");
+    for other in ["other", "mock_program"] {
+        post("authenticate", json!({"method_id": other}))
+            .await
+            .refused(400, "validation_error");
+    }
     post("authenticate", json!({"method_id": "mock_login"}))
         .await
         .expect(200);
     assert_eq!(stack.sent_to("authenticate"), [login.clone(), login]);
     post("fork", json!({})).await.expect(201);
+    stack.settle().await;
+}
+
+#[tokio::test]
+async fn a_login_by_name_comes_before_the_session() {
+    let stack = Stack::with(&[("KANDEV_CANCEL_GRACE_SECONDS", "1")]).await;
+    let env = json!({"MOCK_AUTH": "1", "MOCK_INPUT_COPY": "/workspace/input"});
+    // Its answer is what the caller needs to know.
+    let failed = stack.try_launch(json!({"env": env})).await.expect(201);
+    let offered = &failed["error"]["details"]["auth_methods"][0];
+    assert_eq!(
+        (&failed["error"]["code"], &offered["id"]),
+        (&json!("auth_required"), &json!("mock_login"))
+    );
+    for wrong in ["other", "mock_program"] {
+        let env = json!({"MOCK_AUTH": "env"});
+        let failed = stack.try_launch(json!({"env": env, "auth_method": wrong})).await;
+        assert_eq!(failed.expect(201)["error"]["code"], "auth_required", "{wrong}");
+    }
+    stack
+        .try_launch(json!({"env": env, "auth_method": ""}))
+        .await
+        .refused(400, "validation_error");
+
+    let methods = || -> Vec<String> {
+        let sent = stack.sent();
+        let told = sent.iter().filter_map(|frame| frame["method"].as_str());
+        let of_opening = |method: &&str| method.starts_with("session/") || *method == "authenticate";
+        told.filter(of_opening).map(ToOwned::to_owned).collect()
+    };
+    let before = methods().len();
+    let id = stack
+        .launch(json!({"env": env, "auth_method": "mock_login"}))
+        .await;
+    assert_eq!(methods()[before..], ["authenticate", "session/new"]);
+    // So it does when it is started again, and when it is resumed.
+    let turn = stack
+        .prompt(&id, "/ignore-cancel\n/ignore-term\n/say deaf\n/sleep 60000")
+        .await;
+    stack
+        .until(&format!("/agents/{id}/turns/{turn}"), |t| t["text"] == "deaf")
+        .await;
+    stack
+        .post(&format!("/agents/{id}/cancel"), &json!({}))
+        .await
+        .expect(200);
+    assert_eq!(stack.turn(&id, "/say back").await["text"], "back");
+    let rest = ["authenticate", "session/resume", "session/prompt"];
+    assert_eq!(methods()[methods().len() - 3..], rest);
+    stack
+        .post(&format!("/agents/{id}/stop"), &json!({}))
+        .await
+        .expect(200);
+    let resumed = stack
+        .post(&format!("/agents/{id}/resume"), &json!({"wait": "ready"}))
+        .await
+        .expect(201);
+    assert_eq!(resumed["status"], "running", "{resumed:#}");
+    assert_eq!(
+        methods()[methods().len() - 2..],
+        ["authenticate", "session/resume"]
+    );
+    stack.settle().await;
+}
+
+/// By a caller, in the place of the launch.
+#[tokio::test]
+async fn a_later_login_is_remembered() {
+    let mut stack = Stack::with(&[("KANDEV_CANCEL_GRACE_SECONDS", "1")]).await;
+    let env = json!({"MOCK_AUTH": "env", "MOCK_LOGIN_TOKEN": "t", "MOCK_INPUT_COPY": "/workspace/input"});
+    let id = stack.launch(json!({"env": env})).await;
+    stack
+        .post(
+            &format!("/agents/{id}/authenticate"),
+            &json!({"method_id": "mock_login"}),
+        )
+        .await
+        .expect(200);
+    stack.kill().await;
+    stack.boot().await;
+    let turn = stack
+        .prompt(&id, "/ignore-cancel\n/ignore-term\n/say deaf\n/sleep 60000")
+        .await;
+    stack
+        .until(&format!("/agents/{id}/turns/{turn}"), |t| t["text"] == "deaf")
+        .await;
+    stack
+        .post(&format!("/agents/{id}/cancel"), &json!({}))
+        .await
+        .expect(200);
+    assert_eq!(stack.turn(&id, "/say back").await["text"], "back");
+    // Before the session, which so is asked for once.
+    assert_eq!(stack.sent_to("session/resume").len(), 1);
+    assert_eq!(stack.sent_to("authenticate").len(), 3);
     stack.settle().await;
 }

@@ -238,3 +238,52 @@ async fn a_model_that_is_an_option_is_the_sessions_model() {
     assert_eq!(session(&stack, &id).await["current_model"], "mock-small");
     stack.settle().await;
 }
+
+#[tokio::test]
+async fn messages_of_a_turn_are_told_apart_by_their_ids() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let piece = |message: serde_json::Value, text: &str| {
+        let content = json!({"type": "text", "text": text});
+        let update =
+            json!({"sessionUpdate": "agent_message_chunk", "messageId": message, "content": content});
+        format!("/update {update}")
+    };
+    let script = [
+        piece(json!("a"), "one "),
+        piece(json!("a"), "message"),
+        piece(json!(null), ", still"),
+        piece(json!("b"), "another"),
+        // As it was, where the agent does not tell them apart.
+        "/say .".to_owned(),
+    ];
+    let turn = stack.turn(&id, &script.join("\n")).await;
+    assert_eq!(turn["text"], "one message, still\n\nanother.");
+    stack.settle().await;
+}
+
+#[tokio::test]
+async fn what_is_said_at_too_great_length_is_an_event_and_no_state() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    let commands = |bytes: usize| {
+        let command = json!({"name": "long", "description": "x".repeat(bytes)});
+        let update = json!({"sessionUpdate": "available_commands_update", "availableCommands": [command]});
+        format!("/update {update}")
+    };
+    let kept = async || {
+        let known = stack.get(&format!("/agents/{id}/session")).await.expect(200);
+        let description = known["commands"][0]["description"].as_str().unwrap();
+        description.len()
+    };
+    stack.turn(&id, &commands(560 << 10)).await;
+    assert_eq!(kept().await, 560 << 10, "as real agents have them");
+    stack.turn(&id, &commands(5 << 20)).await;
+    assert_eq!(kept().await, 560 << 10);
+    let logs = stack
+        .get(&format!("/agents/{id}/logs?stream=system&q=commands"))
+        .await
+        .expect(200);
+    assert_eq!(logs["total"], 1, "{logs:#}");
+    stack.settle().await;
+}

@@ -114,9 +114,9 @@ impl Op {
     }
 
     /// A terminal is known from the moment in which it is asked for.
-    pub(super) fn begin(&self, terminals: &mut Vec<Terminal>) {
+    pub(super) fn begin(&self, session: Option<&str>, terminals: &mut Vec<Terminal>) {
         if let Self::Create { terminal, keep, .. } = self {
-            terminals.push(Terminal::new(terminal.clone(), *keep));
+            terminals.push(Terminal::new(terminal.clone(), session, *keep));
         }
     }
 

@@ -21,6 +21,9 @@ const ERRANDS: u64 = 1 << 63;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Terminal {
     id: String,
+    /// In whose name it was asked for.
+    #[serde(default)]
+    session: Option<String>,
     /// How much of its output the agent wants, in bytes.
     keep: u64,
     /// The helper has it.
@@ -38,9 +41,10 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    pub(super) const fn new(id: String, keep: u64) -> Self {
+    pub(super) fn new(id: String, session: Option<&str>, keep: u64) -> Self {
         Self {
             id,
+            session: session.map(ToOwned::to_owned),
             keep,
             made: false,
             told: 0,
@@ -111,8 +115,24 @@ impl Actor {
 
     /// Releases every terminal that there is.
     pub(in crate::instance) fn release_terminals(&mut self, by: &'static str) {
+        self.release_those(by, |_| true);
+    }
+
+    /// Releases those of a session that has ended.
+    pub(in crate::instance) fn release_terminals_of(&mut self, session: &str) {
+        self.release_those("session_end", |terminal| {
+            terminal.session.as_deref() == Some(session)
+        });
+    }
+
+    fn release_those(&mut self, by: &'static str, is_over: impl Fn(&Terminal) -> bool) {
         let mut released = Vec::new();
-        for terminal in &mut self.inside.terminals {
+        for terminal in self
+            .inside
+            .terminals
+            .iter_mut()
+            .filter(|terminal| is_over(terminal))
+        {
             if !std::mem::replace(&mut terminal.releasing, true) {
                 released.push(terminal.id.clone());
             }
@@ -125,7 +145,9 @@ impl Actor {
                 ..Told::default()
             });
         }
-        self.inside.terminals.retain(|terminal| !terminal.lost);
+        self.inside
+            .terminals
+            .retain(|terminal| !(terminal.lost && terminal.releasing));
         if !released.is_empty() {
             self.outbox.effect(Effect::Inside(RELEASES));
         }

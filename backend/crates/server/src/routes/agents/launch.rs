@@ -62,6 +62,9 @@ pub struct LaunchBody {
     #[schema(value_type = Vec<DirectoryFields>)]
     #[serde(default)]
     additional_directories: Vec<DirectoryBody>,
+    /// The id of one of the agent's ways to authenticate, to be used before its session is opened, also after a resume. A launch
+    /// that failed with `auth_required` lists them.
+    auth_method: Option<String>,
     /// Session mode to set before the first turn.
     mode: Option<String>,
     /// Model to set before the first turn.
@@ -285,6 +288,7 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
         permission_policy,
         lifecycle: body.lifecycle.unwrap_or(InstanceLifecycle::Interactive),
         options: LaunchOptions {
+            auth_method: body.auth_method,
             mode: body.mode,
             model: body.model,
             config_options: body.config_options,

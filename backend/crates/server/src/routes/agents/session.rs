@@ -65,6 +65,12 @@ pub struct SessionState {
     /// The servers of the agent's tools (Koda).
     #[schema(value_type = Option<Object>)]
     mcp_state: Option<Box<RawValue>>,
+    /// How full its context is (Koda, in its own words).
+    #[schema(value_type = Option<Object>)]
+    context_usage: Option<Box<RawValue>>,
+    /// What became of its last compaction (Koda).
+    #[schema(value_type = Option<Object>)]
+    context_compaction: Option<Box<RawValue>>,
     /// The agent's subagents, in the order in which they were first heard of (Koda); the latest 256.
     subagents: Vec<SubagentView>,
     /// Settings of subagents, and the tools that they can be given.
@@ -148,6 +154,8 @@ impl SessionState {
             mcp_servers: take("mcp_servers"),
             additional_directories: take("additional_directories"),
             mcp_state: take("mcp_state"),
+            context_usage: take("context_usage"),
+            context_compaction: take("context_compaction"),
             subagents: subagents.into_iter().map(Into::into).collect(),
             subagent_settings: take("subagent_settings"),
             subagent_definitions: take("subagent_definitions"),

@@ -1,6 +1,7 @@
 //! What agents ask people for, forms and URLs: who answers, what comes of it, and what a restart leaves of it.
 
 mod asking;
+mod early;
 mod endings;
 mod restarts;
 

@@ -338,7 +338,7 @@ async fn what_is_not_offered_is_not_there() {
         client["clientCapabilities"],
         json!({
             "fs": {"readTextFile": true, "writeTextFile": false}, "terminal": false,
-            "elicitation": {"form": {}, "url": {}},
+            "elicitation": {"form": {}, "url": {}}, "session": {"configOptions": {"boolean": {}}},
         })
     );
     let refused = |name: &str| format!("{name}error -32601 Method not found");

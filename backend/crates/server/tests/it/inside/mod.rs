@@ -3,6 +3,7 @@
 mod files;
 mod limits;
 mod restarts;
+mod sessions;
 mod terminals;
 mod withdrawn;
 

@@ -1,5 +1,6 @@
 //! Koda's page on its ACP server: a test for each of its sections, named after it. The mock agent speaks as Koda, in a container.
 
+mod aside;
 mod client;
 mod connection;
 mod sessions;
