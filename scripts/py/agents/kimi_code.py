@@ -84,11 +84,21 @@ def usage_after_the_turn(agent):
 
 
 def provider_error_is_visible(agent):
-    """It ends such a turn as if all were well, with nothing said."""
+    """It ends such a turn as if all were well, with nothing said: the end tells that there was nothing."""
     turn = agent.begin("MOCK:error:400")
     ended = agent.ended(turn)
     expect(ended["text"] == "", "said: %r" % ended["text"])
     expect(not agent.updates(turn, "agent_message_chunk"), "it said something")
+    end = agent.event(turn, "turn_ended")["data"]
+    expect(end["updates"] == 0, "its end tells of %s updates" % end["updates"])
+
+
+def login_is_a_program(agent):
+    """Of the user's, which is not kandev's to run: the agent is not asked for it."""
+    agent.ready()
+    [method] = agent.session_state()["auth_methods"]
+    expect(method["type"] == "terminal", "its way to log in is %s" % method)
+    agent.refuses(501, "unsupported_capability", "POST", "authenticate", {"method_id": method["id"]})
 
 
 def mode(agent):
@@ -203,6 +213,7 @@ CHECKS = [
     common.mcp_server_over_http, common.mcp_server_over_sse,
     usage_after_the_turn, provider_error_is_visible, mode, config_options, common.cancel_of_words,
     cancel_kills_the_terminal, cancel_of_a_request, common.kill_9_in_words, kill_9_with_a_terminal, lists,
-    forks_closes_deletes, common.resumes_with_its_history, common.loads_with_its_history, lost_session, logout,
+    forks_closes_deletes, common.resumes_with_its_history, common.loads_with_its_history, lost_session, login_is_a_program,
+    logout,
     common.unknown_method_is_the_agents_error, common.stops,
 ]
