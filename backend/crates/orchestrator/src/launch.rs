@@ -187,6 +187,9 @@ pub enum LaunchError {
     /// The task has an active instance.
     #[error("task '{0}' has an active instance")]
     TaskBusy(String),
+    /// Another instance works in the session, or is about to.
+    #[error("instance '{0}' works in this session")]
+    SessionBusy(InstanceId),
     /// The instance was recorded, and failed before it had a container.
     #[error("{message}")]
     Failed {

@@ -16,7 +16,7 @@ use kandev_domain::content::Prompt;
 use kandev_domain::lifecycle::Refusal;
 use kandev_domain::{AgentType, Clock, InstanceId, McpServer, TaskId, mcp};
 use kandev_runtime::ContainerRuntime;
-use kandev_store::instances::{self, Instance, NewInstance};
+use kandev_store::instances::{self, Instance, NewInstance, Resumes};
 use kandev_store::journal::Position;
 use kandev_store::tasks::{self, Task};
 use kandev_store::uploads::{self, NewUpload};
@@ -33,7 +33,7 @@ use crate::fresh::Stored;
 use crate::instance::{Actor, Handle, Parts as ActorParts, View};
 use crate::journal::{Journal, Trouble};
 use crate::launch::{
-    self, Checked, InstanceSpec, LaunchError, LaunchRequest, ResumeRequest, TASK_DESCRIPTION,
+    self, Checked, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom, ResumeRequest, TASK_DESCRIPTION,
 };
 use crate::retention::RemovedTotals;
 use crate::secrets::Sealer;
@@ -330,7 +330,8 @@ impl Orchestrator {
         let task_id = request.task_id.clone().unwrap_or_else(TaskId::generate);
         let launching = Launching::new(&self.held, id);
         let workspace_path = workspace.to_string_lossy();
-        let record = self.record((id, term.fence), &task_id, &request, &workspace_path, &copies);
+        let place = (&task_id, workspace_path.as_ref());
+        let record = self.record((id, term.fence), place, &request, resume.as_ref(), &copies);
         kandev_store::within(STORE_LIMIT, record).await?;
         let mcp_servers = mcp::merge(&agent_type.mcp_servers, &request.mcp_servers);
         let spec = InstanceSpec {
@@ -395,9 +396,9 @@ impl Orchestrator {
     async fn record(
         &self,
         (id, held_by): (InstanceId, Fence),
-        task_id: &TaskId,
+        (task_id, workspace): (&TaskId, &str),
         request: &LaunchRequest,
-        workspace: &str,
+        resume: Option<&ResumeFrom>,
         copies: &[NewUpload],
     ) -> Result<(), LaunchError> {
         let now = self.shared.clock.now();
@@ -427,6 +428,10 @@ impl Orchestrator {
             lifecycle: request.lifecycle,
             owner: self.shared.settings.owner.clone(),
             resumed_from: request.resumed_from,
+            resumes: resume.map(|resume| Resumes {
+                session_id: resume.session_id.clone(),
+                key: resume.key,
+            }),
             held_by,
             created_at: now,
         };
@@ -434,6 +439,9 @@ impl Orchestrator {
         tasks::ensure(&mut tx, &task).await?;
         match instances::insert(&mut tx, &new).await {
             Err(StoreError::TaskBusy { task_id }) => return Err(LaunchError::TaskBusy(task_id)),
+            Err(StoreError::SessionBusy { instance_id }) => {
+                return Err(LaunchError::SessionBusy(instance_id));
+            }
             inserted => inserted?,
         }
         let limit = self.shared.settings.upload_total_bytes;

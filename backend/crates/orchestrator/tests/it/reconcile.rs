@@ -80,6 +80,7 @@ async fn row(pool: &PgPool, owner: &str) -> InstanceId {
         lifecycle: InstanceLifecycle::Interactive,
         owner: owner.to_owned(),
         resumed_from: None,
+        resumes: None,
         held_by,
         created_at: now,
     };

@@ -100,6 +100,7 @@ impl From<LaunchError> for ApiError {
                 Self::new(ErrorCode::UnsupportedCapability, text).details(json!({ "field": field }))
             }
             LaunchError::TaskBusy(task_id) => Self::conflict(text).details(json!({ "task_id": task_id })),
+            LaunchError::SessionBusy(id) => Self::conflict(text).details(json!({ "instance_id": id })),
             LaunchError::NoSuchInstance => Self::new(ErrorCode::NotFound, text),
             LaunchError::NotResumable(_) => Self::conflict(text),
             LaunchError::ShuttingDown => {

@@ -50,7 +50,7 @@ pub struct LaunchBody {
     /// The first turn: a text, or ACP content blocks.
     #[schema(value_type = Object)]
     prompt: Option<Value>,
-    /// The agent's id of a session to go on with.
+    /// The agent's id of a session to go on with. A session has at most one active instance.
     session_id: Option<String>,
     /// MCP servers for the agent, beside its type's and in the place of those of the same name. What it does not take is not
     /// handed over, and told in the answer's `mcp_servers`.
