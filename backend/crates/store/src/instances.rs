@@ -291,6 +291,17 @@ pub async fn get(pool: &PgPool, id: InstanceId) -> Result<Option<Instance>> {
     row.as_ref().map(Instance::try_from).transpose()
 }
 
+/// The one of a task that has not ended, if there is one.
+pub async fn active_of_task(pool: &PgPool, task_id: &str) -> Result<Option<InstanceId>> {
+    let found: Option<uuid::Uuid> = sqlx::query_scalar(
+        "SELECT id FROM agent_instances WHERE task_id = $1 AND status IN ('starting', 'running')",
+    )
+    .bind(task_id)
+    .fetch_optional(pool)
+    .await?;
+    Ok(found.map(InstanceId))
+}
+
 /// All of a deployment that have not ended, oldest first.
 pub async fn active(pool: &PgPool, owner: &str) -> Result<Vec<Instance>> {
     let sql = format!(

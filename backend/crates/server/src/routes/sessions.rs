@@ -225,8 +225,8 @@ fn position(cursor: Option<&str>) -> ApiResult<Option<(InstanceId, i64)>> {
 
 /// Resume a session
 ///
-/// A fresh container, launched as the session's last one was (a branch's first one as that of the session it was made of), goes
-/// on with it.
+/// A fresh container, launched as the session's last one was (a branch's first one as that of the session it was made of, which may
+/// still run), goes on with it.
 #[utoipa::path(
     post, path = "/api/v1/sessions/{id}/resume", tag = "sessions", request_body = ResumeBody,
     params(("id" = String, Path, description = "The session's id, or the agent's")),

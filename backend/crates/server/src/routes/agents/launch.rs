@@ -9,10 +9,11 @@ use axum::response::IntoResponse;
 use chrono::{DateTime, Utc};
 use kandev_domain::content::Prompt;
 use kandev_domain::elicitation::ElicitationDefault;
+use kandev_domain::ids::InvalidTaskId;
 use kandev_domain::mcp::{McpServer, McpServerFields};
 use kandev_domain::permission::PermissionDefault;
 use kandev_domain::status::InstanceLifecycle;
-use kandev_domain::{InstanceId, InstanceStatus};
+use kandev_domain::{InstanceId, InstanceStatus, TaskId};
 use kandev_orchestrator::{Changes, LaunchOptions, LaunchRequest, OnLost, Resources, View};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -263,13 +264,7 @@ impl Wait {
 }
 
 fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
-    let task_id = body
-        .task_id
-        .filter(|id| !id.is_empty())
-        .map(|id| id.parse())
-        .transpose();
-    let task_id = task_id
-        .map_err(|e: kandev_domain::ids::InvalidTaskId| ApiError::validation("task_id", &e.to_string()))?;
+    let task_id = task_id_of(body.task_id)?;
     let (permission_policy, permission_rules) = policy::read(body.permission_policy)?;
     let metadata = super::super::tasks::storable("metadata", body.metadata)?;
     Ok(LaunchRequest {
@@ -309,6 +304,14 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
         },
         resumed_from: None,
     })
+}
+
+/// A task that a launch names.
+pub(super) fn task_id_of(text: Option<String>) -> ApiResult<Option<TaskId>> {
+    text.filter(|id| !id.is_empty())
+        .map(|id| id.parse())
+        .transpose()
+        .map_err(|e: InvalidTaskId| ApiError::validation("task_id", &e.to_string()))
 }
 
 /// A prompt as a text or as content blocks.
