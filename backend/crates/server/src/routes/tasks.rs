@@ -66,7 +66,7 @@ pub struct TaskBody {
     description: Option<String>,
     state: Option<String>,
     /// Merged key by key; null removes a key.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
 }
 

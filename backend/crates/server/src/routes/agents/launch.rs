@@ -21,8 +21,9 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::directories::{DirectoryBody, DirectoryFields, DirectoryTold};
+use super::directories::{DirectoryBody, DirectoryTold};
 use super::policy::{self, PolicyView};
+use super::prompt::PromptContent;
 use super::session::{McpServerTold, SessionState};
 use super::view::{InstanceError, queue_position};
 use crate::edge::extract::ApiJson;
@@ -49,7 +50,7 @@ pub struct LaunchBody {
     #[serde(default)]
     metadata: Map<String, Value>,
     /// The first turn: a text, or ACP content blocks.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<PromptContent>)]
     prompt: Option<Value>,
     /// The agent's id of a session to go on with. A session has at most one active instance.
     session_id: Option<String>,
@@ -60,7 +61,6 @@ pub struct LaunchBody {
     mcp_servers: Vec<McpServer>,
     /// Directories that belong to the agent's work beside its working directory: paths in the container, or objects with `path` and
     /// `source`, a directory of the host to be mounted there. The agent is told of them if it can take that.
-    #[schema(value_type = Vec<DirectoryFields>)]
     #[serde(default)]
     additional_directories: Vec<DirectoryBody>,
     /// Session mode to set before the first turn.

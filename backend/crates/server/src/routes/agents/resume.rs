@@ -14,6 +14,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::launch::{LaunchResponse, Wait, answer, prompt_of, task_id_of};
+use super::prompt::PromptContent;
 use crate::edge::extract::{ApiJson, ApiPath};
 use crate::error::ApiResult;
 use crate::state::AppState;
@@ -31,7 +32,7 @@ pub struct ResumeBody {
     #[schema(value_type = Option<Vec<McpServerFields>>)]
     mcp_servers: Option<Vec<McpServer>>,
     /// The first turn: a text, or ACP content blocks.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<PromptContent>)]
     prompt: Option<Value>,
     /// When to answer.
     #[serde(default)]
