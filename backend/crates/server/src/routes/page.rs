@@ -1,5 +1,8 @@
 //! What all lists have in common.
 
+use std::str::FromStr;
+
+use kandev_domain::status::UnknownName;
 use kandev_store::Cursor;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -35,17 +38,14 @@ impl Paging {
 }
 
 /// Reads a comma-separated list of names.
-pub fn names<T: std::str::FromStr>(field: &'static str, text: Option<&str>) -> ApiResult<Vec<T>>
-where
-    T::Err: std::fmt::Display,
-{
+pub fn names<T: FromStr<Err = UnknownName>>(field: &'static str, text: Option<&str>) -> ApiResult<Vec<T>> {
     text.unwrap_or_default()
         .split(',')
         .map(str::trim)
         .filter(|name| !name.is_empty())
         .map(|name| {
             name.parse()
-                .map_err(|e: T::Err| ApiError::validation(field, &e.to_string()))
+                .map_err(|e: UnknownName| ApiError::validation(field, &e.wanted()))
         })
         .collect()
 }

@@ -59,12 +59,15 @@ async fn are_refused_by_field_or_state() {
         ),
         ("prompt", json!({"prompt": [{"type": "file", "path": ""}]})),
         ("when_busy", json!({"message": "x", "when_busy": "shout"})),
+        ("when_busy", json!({"message": "x", "when_busy": {}})),
+        ("when_busy", json!({"message": "x", "when_busy": 5})),
         ("prompt_meta", json!({"message": "x", "prompt_meta": "y"})),
         (
             "prompt_meta",
             json!({"message": "x", "prompt_meta": {"com.kodadev.desktopEntryId": "y"}}),
         ),
         ("wait", json!({"message": "x", "wait": "long"})),
+        ("wait", json!({"message": "x", "wait": {}})),
     ];
     for (field, case) in cases {
         names(stack.post(&prompt, &case).await, field, &case);
