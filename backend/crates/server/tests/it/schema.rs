@@ -139,6 +139,8 @@ async fn bodies_that_are_taken_fit_the_document_and_others_do_not() {
         json!({}),
         json!({"title": "x"}),
         json!({"title": null, "metadata": {"a": null}}),
+        json!({"state": null}),
+        json!({"metadata": null}),
         json!({"metadata": 7}),
         json!({"state": 7}),
     ] {

@@ -158,3 +158,53 @@ async fn say_in_plain_words_what_is_wanted_and_repeat_nothing() {
     );
     stack.settle().await;
 }
+
+#[tokio::test]
+async fn a_cursor_is_good_for_its_own_list_only() {
+    let stack = Stack::start().await;
+    let mut lists = vec![
+        "/agents".to_owned(),
+        "/tasks".to_owned(),
+        "/sessions".to_owned(),
+        "/uploads".to_owned(),
+    ];
+    for _ in 0..2 {
+        let id = stack.launch(json!({"prompt": "/say x", "wait": "turn"})).await;
+        stack.turn(&id, "/say y").await;
+        let session = stack.instance(&id).await["session_id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        lists.push(format!("/agents/{id}/turns"));
+        lists.push(format!("/sessions/{session}/events"));
+        let upload = reqwest::Client::new()
+            .post(stack.url("/uploads?name=x"))
+            .header("content-type", "text/plain")
+            .body("x");
+        assert_eq!(upload.send().await.unwrap().status(), 201);
+    }
+    let mut cursors = Vec::new();
+    for list in &lists {
+        let page = stack.get(&format!("{list}?limit=1")).await.expect(200);
+        let cursor = page["next_cursor"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{list}: {page:#}"));
+        let next = stack
+            .get(&format!("{list}?limit=1&cursor={cursor}"))
+            .await
+            .expect(200);
+        assert_ne!(next, page, "{list}");
+        cursors.push((list, cursor.to_owned()));
+    }
+    for list in &lists {
+        for (from, cursor) in cursors.iter().filter(|(from, _)| *from != list) {
+            let case = json!(format!("{list} with the cursor of {from}"));
+            names(
+                stack.get(&format!("{list}?cursor={cursor}")).await,
+                "cursor",
+                &case,
+            );
+        }
+    }
+    stack.settle().await;
+}
