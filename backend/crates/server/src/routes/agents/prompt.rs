@@ -37,7 +37,8 @@ pub struct PromptBody {
     #[serde(default)]
     #[schema(value_type = Object)]
     prompt_meta: Map<String, Value>,
-    /// What to do when a turn runs.
+    /// What to do when a turn runs, or prompts wait. `queue`: wait behind them. `interrupt`: cancel the turn and every prompt that
+    /// waits, whoever sent it, and be the next; before the session is ready, where nothing runs, it waits like `queue`. `reject`: 409.
     #[serde(default)]
     when_busy: WhenBusy,
     /// Answer when the turn has ended.
