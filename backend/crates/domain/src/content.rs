@@ -163,6 +163,14 @@ impl Prompt {
         })
     }
 
+    /// One that is on record: it was checked when it was taken, be it by an older version.
+    pub const fn stored(blocks: Vec<Value>) -> Self {
+        Self {
+            blocks,
+            files: BTreeMap::new(),
+        }
+    }
+
     /// The blocks, as they are stored.
     pub fn as_blocks(&self) -> &[Value] {
         &self.blocks
@@ -383,7 +391,7 @@ mod tests {
         for good in [
             json!({"type": "text", "text": "a", "path": "of its own", "annotations": {"x": 1}}),
             json!({"type": "image", "data": "AA==", "mimeType": "image/png"}),
-            json!({"type": "audio", "data": "_-A", "mimeType": "audio/wav"}),
+            json!({"type": "audio", "data": "+/A=", "mimeType": "audio/wav"}),
             json!({"type": "resource", "resource": {"uri": "file:///x", "text": ""}}),
             json!({"type": "resource", "resource": {"uri": "file:///x", "blob": "AA=="}}),
             json!({"type": "resource_link", "uri": "https://x", "name": "x"}),
@@ -401,6 +409,9 @@ mod tests {
             json!({"type": "image", "data": "A", "mimeType": "image/png"}),
             json!({"type": "image", "data": "", "mimeType": "image/png"}),
             json!({"type": "audio", "data": "not base64", "mimeType": "audio/wav"}),
+            json!({"type": "audio", "data": "not-base64==", "mimeType": "audio/wav"}),
+            json!({"type": "audio", "data": "garbage", "mimeType": "audio/wav"}),
+            json!({"type": "audio", "data": "AA=A", "mimeType": "audio/wav"}),
             json!({"type": "resource", "resource": {"uri": "file:///x"}}),
             json!({"type": "resource", "resource": {"uri": "file:///x", "text": "a", "blob": "AA=="}}),
             json!({"type": "resource", "resource": {"uri": "file:///x", "blob": "?"}}),

@@ -3,12 +3,15 @@
 //! What they are given (environment, headers, arguments, what a URL carries) may be secret, so none of it is ever shown: a
 //! server is told of by its name and its transport.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value, json};
-use utoipa::ToSchema;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 /// How many servers a list may have.
 pub const MAX_SERVERS: usize = 64;
@@ -76,13 +79,13 @@ pub struct McpServerFields {
     #[serde(default)]
     args: Vec<String>,
     /// Of stdio: `[{name, value}]`, or an object. Never shown.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Pairs>)]
     #[serde(default)]
     env: Pairs,
     /// Of http and sse.
     url: Option<String>,
     /// Of http and sse: `[{name, value}]`, or an object. Never shown.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Pairs>)]
     #[serde(default)]
     headers: Pairs,
     /// Handed over as it is.
@@ -108,7 +111,7 @@ pub struct McpServer {
 }
 
 /// A variable or a header.
-#[derive(Clone, PartialEq, Deserialize)]
+#[derive(Clone, PartialEq, Deserialize, ToSchema)]
 struct Pair {
     name: String,
     value: String,
@@ -117,6 +120,25 @@ struct Pair {
 /// Names and values, as a list or as an object.
 #[derive(Clone, Default, PartialEq)]
 struct Pairs(Vec<Pair>);
+
+impl PartialSchema for Pairs {
+    fn schema() -> RefOr<Schema> {
+        let values = ObjectBuilder::new().schema_type(Type::String);
+        OneOfBuilder::new()
+            .description(Some(
+                "A list of names and values, or an object of values by name.",
+            ))
+            .item(ArrayBuilder::new().items(Pair::schema()))
+            .item(ObjectBuilder::new().additional_properties(Some(RefOr::T(Schema::from(values)))))
+            .into()
+    }
+}
+
+impl ToSchema for Pairs {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("NamesAndValues")
+    }
+}
 
 impl fmt::Debug for McpServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

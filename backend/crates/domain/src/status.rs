@@ -28,7 +28,11 @@ macro_rules! named {
             fn from_str(s: &str) -> Result<Self, Self::Err> {
                 match s {
                     $($text => Ok(Self::$variant),)+
-                    _ => Err($crate::status::UnknownName { what: stringify!($name), name: s.to_owned() }),
+                    _ => Err($crate::status::UnknownName {
+                        what: stringify!($name),
+                        name: s.to_owned(),
+                        names: &[$($text),+],
+                    }),
                 }
             }
         }
@@ -44,6 +48,19 @@ pub struct UnknownName {
     pub what: &'static str,
     /// What was read.
     pub name: String,
+    /// What there is.
+    pub names: &'static [&'static str],
+}
+
+impl UnknownName {
+    /// What it has to be, for a caller: without what it was.
+    pub fn wanted(&self) -> String {
+        let quoted: Vec<String> = self.names.iter().map(|name| format!("'{name}'")).collect();
+        match quoted.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("must be {} or {last}", rest.join(", ")),
+            _ => format!("must be {}", quoted.concat()),
+        }
+    }
 }
 
 /// The five statuses of an instance.

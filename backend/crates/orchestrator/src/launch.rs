@@ -67,6 +67,8 @@ pub struct LaunchRequest {
 pub struct ResumeRequest {
     /// Another session than the instance's own, in the agent's words.
     pub session: Option<String>,
+    /// The new instance's; made if unknown.
+    pub task_id: Option<TaskId>,
     /// Added to the environment.
     pub env: BTreeMap<String, String>,
     /// In the place of those of the launch.
@@ -188,8 +190,16 @@ pub enum LaunchError {
         what: &'static str,
     },
     /// The task has an active instance.
-    #[error("task '{0}' has an active instance")]
-    TaskBusy(String),
+    #[error("task '{task_id}' has an active instance{}", .instance.map(|id| format!(", '{id}'")).unwrap_or_default())]
+    TaskBusy {
+        /// The task.
+        task_id: String,
+        /// The instance, unless it has ended meanwhile.
+        instance: Option<InstanceId>,
+    },
+    /// Another instance works in the session, or is about to.
+    #[error("instance '{0}' works in this session")]
+    SessionBusy(InstanceId),
     /// The instance was recorded, and failed before it had a container.
     #[error("{message}")]
     Failed {
@@ -205,7 +215,10 @@ pub enum LaunchError {
     /// The instance to resume is not there.
     #[error("there is no such instance")]
     NoSuchInstance,
-    /// It has not ended, or never had a session.
+    /// The instance to resume has not ended.
+    #[error("instance '{0}' has not ended")]
+    StillActive(InstanceId),
+    /// It never had a session, or has none any more.
     #[error("{0}")]
     NotResumable(String),
     /// The server is ending.

@@ -13,10 +13,9 @@ use std::time::Duration;
 
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::content::Prompt;
-use kandev_domain::lifecycle::Refusal;
 use kandev_domain::{AgentType, Clock, InstanceId, McpServer, TaskId, mcp};
 use kandev_runtime::ContainerRuntime;
-use kandev_store::instances::{self, Instance, NewInstance};
+use kandev_store::instances::{self, NewInstance, Resumes};
 use kandev_store::journal::Position;
 use kandev_store::tasks::{self, Task};
 use kandev_store::uploads::{self, NewUpload};
@@ -32,9 +31,7 @@ use crate::command::{self, Command};
 use crate::fresh::Stored;
 use crate::instance::{Actor, Handle, Parts as ActorParts, View};
 use crate::journal::{Journal, Trouble};
-use crate::launch::{
-    self, Checked, InstanceSpec, LaunchError, LaunchRequest, ResumeRequest, TASK_DESCRIPTION,
-};
+use crate::launch::{self, Checked, InstanceSpec, LaunchError, LaunchRequest, ResumeFrom, TASK_DESCRIPTION};
 use crate::retention::RemovedTotals;
 use crate::secrets::Sealer;
 use crate::settings::Settings;
@@ -330,7 +327,8 @@ impl Orchestrator {
         let task_id = request.task_id.clone().unwrap_or_else(TaskId::generate);
         let launching = Launching::new(&self.held, id);
         let workspace_path = workspace.to_string_lossy();
-        let record = self.record((id, term.fence), &task_id, &request, &workspace_path, &copies);
+        let place = (&task_id, workspace_path.as_ref());
+        let record = self.record((id, term.fence), place, &request, resume.as_ref(), &copies);
         kandev_store::within(STORE_LIMIT, record).await?;
         let mcp_servers = mcp::merge(&agent_type.mcp_servers, &request.mcp_servers);
         let spec = InstanceSpec {
@@ -395,9 +393,9 @@ impl Orchestrator {
     async fn record(
         &self,
         (id, held_by): (InstanceId, Fence),
-        task_id: &TaskId,
+        (task_id, workspace): (&TaskId, &str),
         request: &LaunchRequest,
-        workspace: &str,
+        resume: Option<&ResumeFrom>,
         copies: &[NewUpload],
     ) -> Result<(), LaunchError> {
         let now = self.shared.clock.now();
@@ -427,13 +425,24 @@ impl Orchestrator {
             lifecycle: request.lifecycle,
             owner: self.shared.settings.owner.clone(),
             resumed_from: request.resumed_from,
+            resumes: resume.map(|resume| Resumes {
+                session_id: resume.session_id.clone(),
+                key: resume.key,
+            }),
             held_by,
             created_at: now,
         };
         let mut tx = self.shared.pool.begin().await.map_err(StoreError::from)?;
         tasks::ensure(&mut tx, &task).await?;
         match instances::insert(&mut tx, &new).await {
-            Err(StoreError::TaskBusy { task_id }) => return Err(LaunchError::TaskBusy(task_id)),
+            Err(StoreError::TaskBusy { task_id }) => {
+                drop(tx);
+                let instance = instances::active_of_task(&self.shared.pool, &task_id).await?;
+                return Err(LaunchError::TaskBusy { task_id, instance });
+            }
+            Err(StoreError::SessionBusy { instance_id }) => {
+                return Err(LaunchError::SessionBusy(instance_id));
+            }
             inserted => inserted?,
         }
         let limit = self.shared.settings.upload_total_bytes;
@@ -455,72 +464,6 @@ impl Orchestrator {
             .sealer
             .seal(id, &secrets)
             .map_err(|e| LaunchError::Internal(e.to_string()))
-    }
-
-    /// Launches a fresh instance, as one that has ended was launched, that goes on with its session, or with another one.
-    pub async fn resume(
-        self: &Arc<Self>,
-        id: InstanceId,
-        how: ResumeRequest,
-    ) -> Result<Launched, LaunchError> {
-        let old = kandev_store::within(STORE_LIMIT, instances::get(&self.shared.pool, id))
-            .await?
-            .ok_or(LaunchError::NoSuchInstance)?;
-        if !old.status.is_final() {
-            return Err(LaunchError::NotResumable(Refusal::StillActive.to_string()));
-        }
-        let Some(session_id) = how.session.clone().or_else(|| old.session_id.clone()) else {
-            return Err(LaunchError::NotResumable(
-                "the instance never had a session".to_owned(),
-            ));
-        };
-        let request = self.repeat(old, session_id, how)?;
-        self.launch(request).await
-    }
-
-    fn repeat(
-        &self,
-        old: Instance,
-        session_id: String,
-        how: ResumeRequest,
-    ) -> Result<LaunchRequest, LaunchError> {
-        let env = how.env;
-        let mut secrets = match self.shared.sealer.open::<Secrets>(old.id, &old.env_sealed) {
-            Ok(secrets) => secrets,
-            // The deployment's key has changed: the caller has to say again what was secret.
-            Err(_) if old.env_names.iter().all(|name| env.contains_key(name)) => Secrets {
-                env: BTreeMap::new(),
-                mcp_servers: "[]".to_owned(),
-            },
-            Err(error) => {
-                let names = old.env_names.join(", ");
-                return Err(LaunchError::invalid(
-                    "env",
-                    format!("{error}; give these again: {names}"),
-                ));
-            }
-        };
-        secrets.env.extend(env);
-        // The first prompt of the old instance was its own.
-        secrets.env.remove(TASK_DESCRIPTION);
-        let mcp_servers = how.mcp_servers.unwrap_or_else(|| secrets.mcp_servers());
-        let options = serde_json::from_str(&old.launch).map_err(|e| LaunchError::Internal(e.to_string()))?;
-        let metadata = old.metadata.as_object().cloned().unwrap_or_default();
-        Ok(LaunchRequest {
-            agent_type: old.agent_type,
-            workspace_path: old.workspace_path,
-            task_id: Some(old.task_id),
-            env: secrets.env,
-            priority: old.priority,
-            metadata,
-            prompt: how.prompt,
-            session_id: Some(session_id),
-            mcp_servers,
-            permission_policy: old.permission_policy,
-            lifecycle: old.lifecycle,
-            options,
-            resumed_from: Some(old.id),
-        })
     }
 
     /// Stores the last of what happened and lets every instance go, for the next server to take up; or ends them all.

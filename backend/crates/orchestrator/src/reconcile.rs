@@ -242,7 +242,9 @@ async fn lose(
     }
     let container = containers.iter().find(|c| instance_of(c) == Some(instance.id));
     let mut exit = None;
+    let mut found = None;
     if let Some(container) = container {
+        found = Some(shared.runtime.inspect(&container.id).await?);
         shared
             .runtime
             .stop(&container.id, shared.settings.stop_grace)
@@ -255,12 +257,7 @@ async fn lose(
     let position = journal::position(&shared.pool, instance.id).await?;
     let mut outbox = Outbox::new(instance.id, Arc::clone(term), shared.journal.clone(), position);
     let now = shared.clock.now();
-    let message = match container {
-        Some(_) => {
-            "the server ended, and what it left does not suffice to take the instance up: its container was stopped"
-        }
-        None => "the instance's container is gone",
-    };
+    let message = what_was_lost(instance, found.as_ref());
     for turn in turns::unfinished(&shared.pool, instance.id).await? {
         let mut patch = TurnPatch::of(turn.id, TurnStatus::Failed);
         patch.error_code = Some(FailureCode::RuntimeLost.as_str().to_owned());
@@ -304,6 +301,21 @@ async fn lose(
     outbox.stored().await?;
     tracing::warn!(instance_id = %instance.id, "{message}");
     Ok(true)
+}
+
+/// What became of an instance, out of what its server left and where its container stood.
+const fn what_was_lost(instance: &Instance, found: Option<&ContainerState>) -> &'static str {
+    match found {
+        Some(ContainerState::Running) => {
+            "the server ended, and what it left does not suffice to take the instance up: its container was stopped"
+        }
+        Some(ContainerState::Exited(_)) => {
+            "the server ended, and what it left does not suffice to take the instance up: its container had ended"
+        }
+        Some(ContainerState::Created) => "the server ended before the instance's container was started",
+        None if instance.container_id.is_none() => "the server ended before the instance had a container",
+        None => "the instance's container is gone",
+    }
 }
 
 /// Nobody can answer it any more.

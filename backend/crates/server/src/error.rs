@@ -79,7 +79,7 @@ pub struct ErrorBody {
     /// What went wrong, for people.
     pub message: String,
     /// More: a text, an object (`field` names a field), or null.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Value)]
     pub details: Value,
     /// The response's HTTP status.
     pub http_status: u16,

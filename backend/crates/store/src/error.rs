@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use kandev_domain::InstanceId;
+
 /// The result of a store call.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
@@ -48,6 +50,12 @@ pub enum StoreError {
     TaskBusy {
         /// The task.
         task_id: String,
+    },
+    /// An instance that has not ended works in the session, or is about to.
+    #[error("instance {instance_id} works in the session")]
+    SessionBusy {
+        /// The instance.
+        instance_id: InstanceId,
     },
 }
 

@@ -43,10 +43,21 @@ pub struct NewInstance {
     pub owner: String,
     /// The instance whose session it goes on with.
     pub resumed_from: Option<InstanceId>,
+    /// The session that it is to go on with.
+    pub resumes: Option<Resumes>,
     /// The run that holds it.
     pub held_by: Fence,
     /// Now.
     pub created_at: DateTime<Utc>,
+}
+
+/// A session that an instance is to go on with.
+#[derive(Debug, Clone)]
+pub struct Resumes {
+    /// The agent's id.
+    pub session_id: String,
+    /// Our key, if it is known.
+    pub key: Option<SessionKey>,
 }
 
 /// An instance.
@@ -200,13 +211,18 @@ const SELECT: &str = "SELECT i.*, s.session_id, v.name AS holder_name, v.ended_a
     FROM agent_instances i LEFT JOIN sessions s ON s.key = i.session_key LEFT JOIN servers v ON v.fence = i.held_by";
 
 /// Stores a new instance, `starting`. [`StoreError::TaskBusy`] if its task has one that has not ended,
-/// [`StoreError::Fenced`] if the run that is to hold it has been ended. In a transaction.
+/// [`StoreError::SessionBusy`] if one works in the session that it is to go on with, [`StoreError::Fenced`] if the run that is to
+/// hold it has been ended. In a transaction.
 pub async fn insert(connection: &mut PgConnection, new: &NewInstance) -> Result<()> {
     servers::hold(connection, new.held_by).await?;
+    if let Some(resumes) = &new.resumes {
+        claim_session(connection, new, resumes).await?;
+    }
     let inserted = sqlx::query(
         "INSERT INTO agent_instances (id, task_id, agent_type, workspace_path, priority, metadata, launch, env_names, \
-         env_sealed, permission_policy, lifecycle, owner, resumed_from, held_by, status, turn_state, created_at, updated_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $15, 'starting', 'idle', $14, $14)",
+         env_sealed, permission_policy, lifecycle, owner, resumed_from, held_by, resumes_id, resumes_key, status, turn_state, \
+         created_at, updated_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $15, $16, $17, 'starting', 'idle', $14, $14)",
     )
     .bind(new.id.0)
     .bind(new.task_id.as_str())
@@ -223,6 +239,8 @@ pub async fn insert(connection: &mut PgConnection, new: &NewInstance) -> Result<
     .bind(new.resumed_from.map(|id| id.0))
     .bind(new.created_at)
     .bind(new.held_by.0)
+    .bind(new.resumes.as_ref().map(|r| pg_text(&r.session_id).into_owned()))
+    .bind(new.resumes.as_ref().and_then(|r| r.key).map(|key| key.0))
     .execute(connection)
     .await;
     match inserted {
@@ -236,6 +254,34 @@ pub async fn insert(connection: &mut PgConnection, new: &NewInstance) -> Result<
     }
 }
 
+/// Makes sure that nobody works in the session, or is about to, and that nobody else begins to until the transaction ends.
+async fn claim_session(connection: &mut PgConnection, new: &NewInstance, resumes: &Resumes) -> Result<()> {
+    let session_id = pg_text(&resumes.session_id);
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")
+        .bind(format!("session {} {session_id}", new.agent_type))
+        .execute(&mut *connection)
+        .await?;
+    // A statement of its own, which sees what was committed while the lock was waited for. Agents' ids need not be unique, but
+    // what one type calls so in one directory is one session to it, whether or not it is known here yet.
+    let found: Option<uuid::Uuid> = sqlx::query_scalar(
+        "SELECT i.id FROM agent_instances i LEFT JOIN sessions s ON s.key = i.session_key \
+         WHERE i.status IN ('starting', 'running') AND (coalesce(i.session_key, i.resumes_key) = $1 \
+         OR (i.agent_type = $2 AND i.workspace_path = $3 AND coalesce(s.session_id, i.resumes_id) = $4)) LIMIT 1",
+    )
+    .bind(resumes.key.map(|key| key.0))
+    .bind(&new.agent_type)
+    .bind(&new.workspace_path)
+    .bind(session_id.as_ref())
+    .fetch_optional(connection)
+    .await?;
+    match found {
+        None => Ok(()),
+        Some(id) => Err(StoreError::SessionBusy {
+            instance_id: InstanceId(id),
+        }),
+    }
+}
+
 /// One instance.
 pub async fn get(pool: &PgPool, id: InstanceId) -> Result<Option<Instance>> {
     let row = sqlx::query(sqlx::AssertSqlSafe(format!("{SELECT} WHERE i.id = $1")))
@@ -243,6 +289,17 @@ pub async fn get(pool: &PgPool, id: InstanceId) -> Result<Option<Instance>> {
         .fetch_optional(pool)
         .await?;
     row.as_ref().map(Instance::try_from).transpose()
+}
+
+/// The one of a task that has not ended, if there is one.
+pub async fn active_of_task(pool: &PgPool, task_id: &str) -> Result<Option<InstanceId>> {
+    let found: Option<uuid::Uuid> = sqlx::query_scalar(
+        "SELECT id FROM agent_instances WHERE task_id = $1 AND status IN ('starting', 'running')",
+    )
+    .bind(task_id)
+    .fetch_optional(pool)
+    .await?;
+    Ok(found.map(InstanceId))
 }
 
 /// All of a deployment that have not ended, oldest first.

@@ -215,10 +215,10 @@ pub async fn keys_of(
         .collect()
 }
 
-/// An instance that works in a session now.
+/// An instance that works in a session now, or is about to.
 pub async fn active_instance(pool: &PgPool, key: SessionKey) -> Result<Option<kandev_domain::InstanceId>> {
     let found: Option<uuid::Uuid> = sqlx::query_scalar(
-        "SELECT id FROM agent_instances WHERE session_key = $1 AND status IN ('starting', 'running') LIMIT 1",
+        "SELECT id FROM agent_instances WHERE coalesce(session_key, resumes_key) = $1 AND status IN ('starting', 'running') LIMIT 1",
     )
     .bind(key.0)
     .fetch_optional(pool)

@@ -118,13 +118,36 @@ pub async fn list(
     }))
 }
 
+/// What becomes of a text that need not be there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum TextPatch {
+    /// It stays.
+    #[default]
+    Keep,
+    /// There is none from now on.
+    Clear,
+    /// This.
+    Set(String),
+}
+
+impl TextPatch {
+    /// Whether it changes, and into what.
+    fn change(&self) -> (bool, Option<String>) {
+        match self {
+            Self::Keep => (false, None),
+            Self::Clear => (true, None),
+            Self::Set(text) => (true, Some(pg_text(text).into_owned())),
+        }
+    }
+}
+
 /// What a caller changes of a task; `None` leaves a field as it is.
 #[derive(Debug, Clone, Default)]
 pub struct TaskPatch {
     /// For people.
-    pub title: Option<String>,
+    pub title: TextPatch,
     /// For people.
-    pub description: Option<String>,
+    pub description: TextPatch,
     /// The caller's own word.
     pub state: Option<String>,
     /// Merged key by key; a null removes its key.
@@ -138,19 +161,24 @@ pub async fn patch(
     patch: &TaskPatch,
     now: DateTime<Utc>,
 ) -> Result<Option<Task>> {
+    let (new_title, title) = patch.title.change();
+    let (new_description, description) = patch.description.change();
     let row = sqlx::query(
-        "UPDATE tasks SET title = coalesce($2, title), description = coalesce($3, description), \
+        "UPDATE tasks SET title = CASE WHEN $7 THEN $2 ELSE title END, \
+         description = CASE WHEN $8 THEN $3 ELSE description END, \
          state = coalesce($4, state), \
          metadata = CASE WHEN $5::jsonb IS NULL THEN metadata ELSE (metadata || $5::jsonb) - \
              ARRAY(SELECT key FROM jsonb_each($5::jsonb) WHERE value = 'null'::jsonb) END, updated_at = $6 \
          WHERE id = $1 RETURNING *",
     )
     .bind(id.as_str())
-    .bind(patch.title.as_deref().map(pg_text).as_deref())
-    .bind(patch.description.as_deref().map(pg_text).as_deref())
+    .bind(title)
+    .bind(description)
     .bind(patch.state.as_deref().map(pg_text).as_deref())
     .bind(patch.metadata.clone().map(Value::Object))
     .bind(now)
+    .bind(new_title)
+    .bind(new_description)
     .fetch_optional(pool)
     .await?;
     row.as_ref().map(Task::try_from).transpose()

@@ -158,6 +158,7 @@ async fn instance(pool: &PgPool, held_by: Fence) -> Result<InstanceId> {
         lifecycle: InstanceLifecycle::Interactive,
         owner: OWNER.to_owned(),
         resumed_from: None,
+        resumes: None,
         held_by,
         created_at: now,
     };

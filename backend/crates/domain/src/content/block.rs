@@ -67,7 +67,7 @@ pub(super) fn check_block(block: &Value) -> Result<(), Problem> {
             return malformed(format!("'mimeType' must be one of {kind}/…"));
         }
         if !is_base64(block["data"].as_str().unwrap_or_default()) {
-            return malformed("'data' must be base64, and not empty".to_owned());
+            return malformed("'data' must be base64 (RFC 4648, padded), and not empty".to_owned());
         }
     }
     if kind == "resource" {
@@ -80,7 +80,9 @@ pub(super) fn check_block(block: &Value) -> Result<(), Problem> {
         match (&resource["text"], &resource["blob"]) {
             (Value::String(_), Value::Null) => {}
             (Value::Null, Value::String(blob)) if blob.is_empty() || is_base64(blob) => {}
-            (Value::Null, Value::String(_)) => return malformed("'resource.blob' must be base64".to_owned()),
+            (Value::Null, Value::String(_)) => {
+                return malformed("'resource.blob' must be base64 (RFC 4648, padded)".to_owned());
+            }
             _ => return malformed("a 'resource' has either a 'text' or a 'blob'".to_owned()),
         }
     }
@@ -112,10 +114,11 @@ fn check_reference(kind: &str, block: &Value) -> Result<(), String> {
     }
 }
 
-/// RFC 4648, both alphabets, with or without padding: what decoders take.
+/// RFC 4648, section 4: the standard alphabet, padded. Agents hand it on as it is, and what else decoders may take differs from one
+/// to the next; most words of plain text would pass for it without padding.
 fn is_base64(text: &str) -> bool {
     let digits = text.trim_end_matches('=');
     let padding = text.len() - digits.len();
-    let legal = |b: u8| b.is_ascii_alphanumeric() || b"+/-_".contains(&b);
-    !digits.is_empty() && padding <= 2 && digits.len() % 4 != 1 && digits.bytes().all(legal)
+    let legal = |b: u8| b.is_ascii_alphanumeric() || b"+/".contains(&b);
+    !digits.is_empty() && padding <= 2 && text.len().is_multiple_of(4) && digits.bytes().all(legal)
 }

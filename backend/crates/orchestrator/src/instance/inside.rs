@@ -74,6 +74,9 @@ struct Open {
     /// The agent took it back, and the helper says what becomes of it.
     #[serde(default)]
     withdrawn: bool,
+    /// Its outcome is an event already, and the answer may not have reached the agent.
+    #[serde(default)]
+    told: bool,
     /// It is on record, and may be asked for.
     #[serde(skip)]
     recorded: bool,
@@ -124,9 +127,13 @@ impl Inside {
         for open in &mut open {
             open.recorded = true;
         }
+        let mut terminals = saved.terminals;
+        for terminal in &mut terminals {
+            terminal.may_have_been_asked_for();
+        }
         Self {
             open,
-            terminals: saved.terminals,
+            terminals,
             held: true,
             ..Self::default()
         }
@@ -211,6 +218,7 @@ impl Actor {
             turn_id: context.turn_id,
             op,
             withdrawn: false,
+            told: false,
             recorded: false,
             answered: None,
         };
@@ -313,6 +321,9 @@ impl Actor {
             return self.replied(tag, withdrawn::failed());
         }
         if let Some(request) = open.op.request(&self.spec.agent_type) {
+            if let wire::Request::Create(command) = &request {
+                self.terminal_is_asked_for(&command.id);
+            }
             return self.inside.send(tag, request);
         }
         let lost = "what was to be written is lost; write it again".to_owned();
@@ -413,18 +424,27 @@ impl Actor {
         }
     }
 
-    /// Gives a request its answer, on record and to the agent.
+    /// Gives a request its answer, on record and to the agent. One that is only made again is not told again, unless it has become
+    /// another one.
     fn answer_inside(&mut self, mut open: Open, answer: Result<answer::Good, RpcError>) {
-        let mut told = Told::of(&open.op);
-        told.request_id = Some(&open.request);
-        told.take_answer(&answer);
-        let data = super::raw(&told);
-        let context = Context {
-            session_id: open.session_id.clone(),
-            turn_id: open.turn_id,
-        };
-        let now = self.shared.clock.now();
-        self.outbox.event(now, open.op.event_kind(), context, &data);
+        if !open.told || answer.is_err() {
+            let mut told = Told::of(&open.op);
+            told.request_id = Some(&open.request);
+            told.take_answer(&answer);
+            told.again = open.told.then_some(true);
+            told.retried = answer
+                .is_ok()
+                .then(|| self.was_retried(&open.op))
+                .filter(|retried| *retried);
+            let data = super::raw(&told);
+            let context = Context {
+                session_id: open.session_id.clone(),
+                turn_id: open.turn_id,
+            };
+            let now = self.shared.clock.now();
+            self.outbox.event(now, open.op.event_kind(), context, &data);
+            open.told = true;
+        }
         match answer {
             Err(error) => self.send(outgoing::respond_error(Some(&open.request), &error)),
             Ok(good) if open.op.has_contents() => {
@@ -449,7 +469,7 @@ impl Actor {
     pub(super) fn abandon_inside(&mut self) {
         self.close_inside();
         for open in std::mem::take(&mut self.inside.open) {
-            if open.answered.is_some() {
+            if open.told {
                 continue;
             }
             let mut told = Told::of(&open.op);

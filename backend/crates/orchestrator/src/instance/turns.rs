@@ -277,7 +277,7 @@ impl Actor {
         let Some(running) = &mut self.turns.running else {
             self.cancel_own_turn(reason.as_deref());
             self.cancel_requests(DecidedBy::Cancel);
-            return self.cancel_queued(reason.as_deref().unwrap_or("cancelled before it began"));
+            return self.give_up_waiting(reason.as_deref());
         };
         if running.cancel.is_some() {
             return;
@@ -310,6 +310,21 @@ impl Actor {
         } else {
             DecidedBy::Cancel
         });
+    }
+
+    /// No turn runs, and those that wait never will: the one turn of a one-shot is over then.
+    fn give_up_waiting(&mut self, reason: Option<&str>) {
+        let had_one = !self.turns.queue.is_empty();
+        self.cancel_queued(reason.unwrap_or("cancelled before it began"));
+        if had_one && self.ends_with_its_turn() {
+            let turn = TurnStatus::Cancelled;
+            self.end(Cause::OneShot { turn });
+        }
+    }
+
+    /// It ends with its first turn. An agent that had its task at its start ends by itself.
+    fn ends_with_its_turn(&self) -> bool {
+        self.spec.lifecycle == InstanceLifecycle::OneShot && !self.is_legacy()
     }
 
     /// Gives every waiting prompt its end.
@@ -474,9 +489,7 @@ impl Actor {
         if self.ending.is_some() {
             return self.turn_over_while_ending();
         }
-        // One that had its task at its start ends by itself.
-        let one_shot = self.spec.lifecycle == InstanceLifecycle::OneShot && !self.is_legacy();
-        if one_shot && self.status == InstanceStatus::Running {
+        if self.ends_with_its_turn() && self.status == InstanceStatus::Running {
             return self.end(Cause::OneShot { turn: status });
         }
         self.next_turn();

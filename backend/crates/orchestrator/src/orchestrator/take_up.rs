@@ -50,12 +50,10 @@ impl Orchestrator {
                 updates = updates_of(pool, &turn, &mut kinds).await?;
                 continue;
             }
-            let blocks = serde_json::from_str::<Vec<Value>>(&turn.prompt)
-                .ok()
-                .and_then(|b| Prompt::blocks(b).ok());
-            let Some(mut prompt) = blocks else {
+            let Ok(blocks) = serde_json::from_str::<Vec<Value>>(&turn.prompt) else {
                 return Ok(false);
             };
+            let mut prompt = Prompt::stored(blocks);
             match self.load_uploads(&mut prompt).await {
                 Ok(()) => {}
                 Err(FileError::Store(error)) => return Err(error),

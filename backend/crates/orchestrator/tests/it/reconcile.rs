@@ -80,6 +80,7 @@ async fn row(pool: &PgPool, owner: &str) -> InstanceId {
         lifecycle: InstanceLifecycle::Interactive,
         owner: owner.to_owned(),
         resumed_from: None,
+        resumes: None,
         held_by,
         created_at: now,
     };
@@ -135,6 +136,10 @@ async fn an_engine_that_cannot_be_asked_costs_nothing() {
     world.until_containers(0).await;
     let instance = lost(&world, id).await;
     assert_eq!(instance.error_code, Some(FailureCode::RuntimeLost));
+    assert_eq!(
+        instance.error_message.as_deref(),
+        Some("the server ended before the instance had a container")
+    );
     world.assert_launchable(&instance.task_id).await;
     world.end().await;
 }
@@ -169,6 +174,7 @@ async fn one_container_that_will_not_go_holds_up_nobody() {
     let world = blind().await;
     let first = row(&world.pool, &world.owner).await;
     let stuck = container(&world.runtime, &world.owner, first).await;
+    world.runtime.engine().start(&stuck).await.unwrap();
     let second = row(&world.pool, &world.owner).await;
     container(&world.runtime, &world.owner, second).await;
     let stray = container(&world.runtime, &world.owner, InstanceId::generate()).await;
@@ -182,6 +188,10 @@ async fn one_container_that_will_not_go_holds_up_nobody() {
 
     let instance = lost(&world, second).await;
     assert_eq!(instance.error_code, Some(FailureCode::RuntimeLost));
+    assert_eq!(
+        instance.error_message.as_deref(),
+        Some("the server ended before the instance's container was started")
+    );
     assert!(world.containers(Some(second)).await.is_empty());
     assert_eq!(
         world.instance(first).await.status,
@@ -190,7 +200,9 @@ async fn one_container_that_will_not_go_holds_up_nobody() {
     );
     world.runtime.heal();
     world.until_containers(0).await;
-    lost(&world, first).await;
+    let instance = lost(&world, first).await;
+    let said = instance.error_message.unwrap();
+    assert!(said.ends_with("its container was stopped"), "{said}");
     world.end().await;
 }
 

@@ -1,21 +1,23 @@
 //! Extractors whose refusals say what is wrong and where.
 //!
-//! Unknown fields are ignored: callers written for the first Kandev send some of their own. Texts from serde are cut
-//! down to what was expected, since its messages repeat values, and a value may be a secret.
+//! Unknown fields are ignored: callers written for the first Kandev send some of their own. What serde says is put into words
+//! that repeat no value ([`words`](super::words)).
 
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::path::ErrorKind;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequest, Path, Request};
+use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequest, Path as RoutePath, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
+use serde_path_to_error::Path;
 
 use super::time_limit::{BodyClock, late_body};
+use super::words;
 use crate::error::{ApiError, ErrorCode};
 use crate::state::AppState;
 
@@ -146,12 +148,13 @@ pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError
     })?;
     let mut json = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let inner = error.into_inner();
-        if inner.is_data() {
-            invalid_field(&path, &without_position(&inner))
-        } else {
-            malformed(&inner)
+        if error.inner().is_data() {
+            return invalid_field(&error.path().to_string(), &without_position(error.inner()));
+        }
+        // In the place of a name, serde takes any other JSON for none at all.
+        match serde_json::from_str(text) {
+            Ok(whole) => no_name::<T>(error.path(), whole),
+            Err(error) => malformed(&error),
         }
     })?;
     json.end().map_err(|error| malformed(&error))?;
@@ -191,28 +194,23 @@ fn invalid_field(path: &str, words: &str) -> ApiError {
         };
         return ApiError::validation(&field, "is required");
     }
-    let problem = expectation(words);
+    let problem = words::expectation(words);
     if path.is_empty() || path == "." {
         return ApiError::new(ErrorCode::ValidationError, problem);
     }
     ApiError::validation(path, &problem)
 }
 
-/// Serde's words without the value they may repeat.
-fn expectation(words: &str) -> String {
-    const REPEATING: [&str; 4] = [
-        "invalid type",
-        "invalid value",
-        "invalid length",
-        "unknown variant",
-    ];
-    match words.rsplit_once(", expected ") {
-        Some((_, expected)) => format!("must be {expected}"),
-        None if REPEATING.iter().any(|start| words.starts_with(start)) => {
-            "has a value that cannot be".to_owned()
-        }
-        None => words.to_owned(),
+/// The refusal of something where one of some names is wanted. Which those are serde tells of a text only, so it is asked of one.
+fn no_name<T: DeserializeOwned>(path: &Path, mut whole: Value) -> ApiError {
+    const NO_NAME: &str = "\0";
+    if let Some(place) = words::at(path, &mut whole) {
+        *place = NO_NAME.into();
     }
+    let said = serde_path_to_error::deserialize::<_, T>(whole).err();
+    let said = said.filter(|said| said.path().to_string() == path.to_string());
+    let words = said.map_or_else(|| "invalid type".to_owned(), |said| said.inner().to_string());
+    invalid_field(&path.to_string(), &words)
 }
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for ApiQuery<T> {
@@ -233,9 +231,9 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for ApiPath
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        Path::from_request_parts(parts, state)
+        RoutePath::from_request_parts(parts, state)
             .await
-            .map(|Path(value)| Self(value))
+            .map(|RoutePath(value)| Self(value))
             .map_err(refused_path)
     }
 }
@@ -247,39 +245,18 @@ fn refused_path(rejection: PathRejection) -> ApiError {
     match failed.into_kind() {
         ErrorKind::ParseErrorAtKey {
             key, expected_type, ..
-        } => ApiError::validation(&key, &format!("must be a {expected_type}")),
+        } => ApiError::validation(&key, &words::must_be(expected_type)),
         ErrorKind::DeserializeError { key, message, .. } => {
-            ApiError::validation(&key, &expectation(&message))
+            ApiError::validation(&key, &words::expectation(&message))
         }
         ErrorKind::InvalidUtf8InPathParam { key } => ApiError::validation(&key, "is not valid UTF-8"),
-        ErrorKind::Message(message) => ApiError::new(ErrorCode::ValidationError, expectation(&message)),
+        ErrorKind::Message(message) => {
+            ApiError::new(ErrorCode::ValidationError, words::expectation(&message))
+        }
         ErrorKind::ParseError { expected_type, .. } => ApiError::new(
             ErrorCode::ValidationError,
-            format!("the path holds something that is no {expected_type}"),
+            format!("a part of the path {}", words::must_be(expected_type)),
         ),
         other => ApiError::internal(other.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_lose_the_value_they_repeat() {
-        let secret = r#"invalid type: string "sk-1, expected", expected a map"#;
-        assert_eq!(expectation(secret), "must be a map");
-        assert_eq!(
-            expectation("unknown variant `sk-1`, expected `a` or `b`"),
-            "must be `a` or `b`"
-        );
-        assert_eq!(
-            expectation("invalid type: string \"sk-1\""),
-            "has a value that cannot be"
-        );
-        assert_eq!(
-            expectation("a task id has 1 to 128 characters"),
-            "a task id has 1 to 128 characters"
-        );
     }
 }

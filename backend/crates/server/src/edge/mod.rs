@@ -7,6 +7,7 @@
 pub mod extract;
 pub mod request_id;
 pub mod time_limit;
+mod words;
 
 use std::any::Any;
 use std::sync::Arc;

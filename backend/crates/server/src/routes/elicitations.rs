@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::agents::instance;
-use super::page::Paging;
+use super::page::{Paging, next_cursor};
 use super::requests::{InstanceRequestParams, RequestParams};
 use crate::edge::extract::{ApiJson, ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult};
@@ -141,12 +141,12 @@ async fn page(
     filter: ElicitationFilter,
     paging: Paging,
 ) -> ApiResult<Json<ElicitationList>> {
-    let (limit, cursor) = paging.resolve()?;
+    let (limit, cursor) = paging.resolve("elicitations")?;
     let page = elicitations::list(&state.pool, &filter, cursor.as_ref(), limit).await?;
     Ok(Json(ElicitationList {
         elicitations: page.items.into_iter().map(Into::into).collect(),
         total: page.total,
-        next_cursor: page.next.map(|c| c.to_string()),
+        next_cursor: next_cursor("elicitations", page.next),
     }))
 }
 

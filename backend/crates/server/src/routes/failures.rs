@@ -99,7 +99,12 @@ impl From<LaunchError> for ApiError {
             LaunchError::Unsupported { field, .. } => {
                 Self::new(ErrorCode::UnsupportedCapability, text).details(json!({ "field": field }))
             }
-            LaunchError::TaskBusy(task_id) => Self::conflict(text).details(json!({ "task_id": task_id })),
+            LaunchError::TaskBusy { task_id, instance } => {
+                Self::conflict(text).details(json!({ "task_id": task_id, "instance_id": instance }))
+            }
+            LaunchError::SessionBusy(id) | LaunchError::StillActive(id) => {
+                Self::conflict(text).details(json!({ "instance_id": id }))
+            }
             LaunchError::NoSuchInstance => Self::new(ErrorCode::NotFound, text),
             LaunchError::NotResumable(_) => Self::conflict(text),
             LaunchError::ShuttingDown => {

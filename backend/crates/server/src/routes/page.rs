@@ -1,5 +1,8 @@
 //! What all lists have in common.
 
+use std::str::FromStr;
+
+use kandev_domain::status::UnknownName;
 use kandev_store::Cursor;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -21,31 +24,38 @@ pub struct Paging {
 }
 
 impl Paging {
-    /// Checks both.
-    pub fn resolve(&self) -> ApiResult<(i64, Option<Cursor>)> {
+    /// Checks both. The list's name is in its cursors, so that none is taken for that of another list.
+    pub fn resolve(&self, list: &str) -> ApiResult<(i64, Option<Cursor>)> {
         let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
         if !(1..=MAX_LIMIT).contains(&limit) {
             return Err(ApiError::validation("limit", "must be 1 to 500"));
         }
         let cursor = self.cursor.as_deref().filter(|c| !c.is_empty());
-        let cursor = cursor.map(str::parse).transpose();
-        let cursor = cursor.map_err(|_| ApiError::validation("cursor", "is no cursor of this list"))?;
-        Ok((limit, cursor))
+        let own = |text: &str| text.strip_prefix(list)?.strip_prefix('.')?.parse().ok();
+        let cursor = cursor.map(|text| own(text).ok_or_else(foreign_cursor));
+        Ok((limit, cursor.transpose()?))
     }
 }
 
+/// Where the list's next page begins, as [`Paging::resolve`] takes it.
+pub fn next_cursor(list: &str, next: Option<Cursor>) -> Option<String> {
+    next.map(|cursor| format!("{list}.{cursor}"))
+}
+
+/// The refusal of a cursor that the list did not give.
+pub fn foreign_cursor() -> ApiError {
+    ApiError::validation("cursor", "is no cursor of this list")
+}
+
 /// Reads a comma-separated list of names.
-pub fn names<T: std::str::FromStr>(field: &'static str, text: Option<&str>) -> ApiResult<Vec<T>>
-where
-    T::Err: std::fmt::Display,
-{
+pub fn names<T: FromStr<Err = UnknownName>>(field: &'static str, text: Option<&str>) -> ApiResult<Vec<T>> {
     text.unwrap_or_default()
         .split(',')
         .map(str::trim)
         .filter(|name| !name.is_empty())
         .map(|name| {
             name.parse()
-                .map_err(|e: T::Err| ApiError::validation(field, &e.to_string()))
+                .map_err(|e: UnknownName| ApiError::validation(field, &e.wanted()))
         })
         .collect()
 }

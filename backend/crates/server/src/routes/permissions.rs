@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use super::agents::instance;
-use super::page::Paging;
+use super::page::{Paging, next_cursor};
 use super::requests::{InstanceRequestParams, RequestParams};
 use crate::edge::extract::{ApiJson, ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult};
@@ -127,12 +127,12 @@ pub(super) fn permission_id(text: &str) -> ApiResult<PermissionId> {
 }
 
 async fn page(state: &AppState, filter: PermissionFilter, paging: Paging) -> ApiResult<Json<PermissionList>> {
-    let (limit, cursor) = paging.resolve()?;
+    let (limit, cursor) = paging.resolve("permissions")?;
     let page = permissions::list(&state.pool, &filter, cursor.as_ref(), limit).await?;
     Ok(Json(PermissionList {
         permissions: page.items.into_iter().map(Into::into).collect(),
         total: page.total,
-        next_cursor: page.next.map(|c| c.to_string()),
+        next_cursor: next_cursor("permissions", page.next),
     }))
 }
 

@@ -1,5 +1,8 @@
 //! Which of what agents ask: permissions and elicitations are listed alike.
 
+use std::str::FromStr;
+
+use kandev_domain::status::UnknownName;
 use kandev_store::RequestFilter;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -36,9 +39,9 @@ pub struct InstanceRequestParams {
 }
 
 /// A status, as it is written in a query.
-pub trait Status: std::str::FromStr<Err: std::fmt::Display> {}
+pub trait Status: FromStr<Err = UnknownName> {}
 
-impl<S: std::str::FromStr<Err: std::fmt::Display>> Status for S {}
+impl<S: FromStr<Err = UnknownName>> Status for S {}
 
 impl RequestParams {
     /// Checks the statuses.

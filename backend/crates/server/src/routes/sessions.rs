@@ -18,7 +18,7 @@ use super::agents::events::{EventList, EventParams, EventsReset, only_pages};
 use super::agents::launch::LaunchResponse;
 use super::agents::resume::{ResumeBody, resume_instance};
 use super::agents::session::SessionState;
-use super::page::Paging;
+use super::page::{Paging, foreign_cursor, next_cursor};
 use crate::edge::extract::{ApiJson, ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
@@ -127,13 +127,13 @@ async fn list(
         limit: params.limit,
         cursor: params.cursor,
     }
-    .resolve()?;
+    .resolve("sessions")?;
     let (task, kind) = (params.task_id.as_deref(), params.agent_type.as_deref());
     let page = sessions::list(&state.pool, task, kind, cursor.as_ref(), limit).await?;
     Ok(Json(SessionList {
         sessions: page.items.into_iter().map(Into::into).collect(),
         total: page.total,
-        next_cursor: page.next.map(|c| c.to_string()),
+        next_cursor: next_cursor("sessions", page.next),
     }))
 }
 
@@ -177,6 +177,13 @@ async fn events(
     }
     let start = position(params.cursor.as_deref())?;
     let instances = sessions::instances(&state.pool, session.key).await?;
+    if let Some((from, _)) = start
+        && !instances.contains(&from)
+        && kandev_store::instances::get(&state.pool, from).await?.is_some()
+    {
+        // It belongs to another session.
+        return Err(foreign_cursor());
+    }
     let mut left = params.query(0)?;
     let mut list = EventList {
         events: Vec::new(),
@@ -218,15 +225,13 @@ fn position(cursor: Option<&str>) -> ApiResult<Option<(InstanceId, i64)>> {
     let parsed = text
         .rsplit_once('.')
         .and_then(|(id, seq)| Some((id.parse().ok()?, seq.parse().ok()?)));
-    parsed
-        .map(Some)
-        .ok_or_else(|| ApiError::validation("cursor", "is no cursor of this list"))
+    parsed.map(Some).ok_or_else(foreign_cursor)
 }
 
 /// Resume a session
 ///
-/// A fresh container, launched as the session's last one was (a branch's first one as that of the session it was made of), goes
-/// on with it.
+/// A fresh container, launched as the session's last one was (a branch's first one as that of the session it was made of, which may
+/// still run), goes on with it.
 #[utoipa::path(
     post, path = "/api/v1/sessions/{id}/resume", tag = "sessions", request_body = ResumeBody,
     params(("id" = String, Path, description = "The session's id, or the agent's")),

@@ -7,14 +7,14 @@ use axum::response::IntoResponse;
 use chrono::{DateTime, Utc};
 use kandev_domain::TaskId;
 use kandev_domain::ids::InvalidTaskId;
-use kandev_store::tasks::{self, DEFAULT_STATE, Deleted, Task, TaskPatch};
-use serde::{Deserialize, Serialize};
+use kandev_store::tasks::{self, DEFAULT_STATE, Deleted, Task, TaskPatch, TextPatch};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::page::Paging;
+use super::page::{Paging, next_cursor};
 use crate::edge::extract::{ApiJson, ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult};
 use crate::state::AppState;
@@ -57,35 +57,83 @@ impl From<Task> for TaskView {
     }
 }
 
-/// A task to make or to change.
+/// A task to make or to change. What is absent stays as it is, or as it is by default.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub struct TaskBody {
     /// Only when making one; made up if absent.
     id: Option<String>,
-    title: Option<String>,
-    description: Option<String>,
-    state: Option<String>,
-    /// Merged key by key; null removes a key.
-    #[schema(value_type = Object)]
-    metadata: Option<Map<String, Value>>,
+    /// Null takes it away.
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    title: Said<String>,
+    /// Null takes it away.
+    #[schema(value_type = Option<String>)]
+    #[serde(default)]
+    description: Said<String>,
+    /// A task always has one.
+    #[schema(value_type = String, required = false)]
+    #[serde(default)]
+    state: Said<String>,
+    /// Merged key by key; null in the place of a value removes a key.
+    #[schema(value_type = Object, required = false)]
+    #[serde(default)]
+    metadata: Said<Map<String, Value>>,
+}
+
+/// What is said of a field: a null is not the same as nothing.
+#[derive(Debug, Default)]
+enum Said<T> {
+    #[default]
+    Nothing,
+    Null,
+    This(T),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Said<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map_or(Self::Null, Self::This))
+    }
+}
+
+impl<T> Said<T> {
+    /// Of a field that cannot be null.
+    fn required(self, field: &str, wanted: &str) -> ApiResult<Option<T>> {
+        match self {
+            Self::Nothing => Ok(None),
+            Self::Null => Err(ApiError::validation(field, wanted)),
+            Self::This(value) => Ok(Some(value)),
+        }
+    }
+}
+
+impl From<Said<String>> for TextPatch {
+    fn from(said: Said<String>) -> Self {
+        match said {
+            Said::Nothing => Self::Keep,
+            Said::Null => Self::Clear,
+            Said::This(text) => Self::Set(text),
+        }
+    }
 }
 
 impl TaskBody {
     fn check(self) -> ApiResult<(Option<TaskId>, TaskPatch)> {
+        const STATE: &str = "must have 1 to 64 characters";
         let id = self.id.map(|id| id.parse()).transpose();
         let id = id.map_err(|e: InvalidTaskId| ApiError::validation("id", &e.to_string()))?;
-        if self
-            .state
+        let state = self.state.required("state", STATE)?;
+        if state
             .as_ref()
             .is_some_and(|s| s.trim().is_empty() || s.len() > MAX_STATE)
         {
-            return Err(ApiError::validation("state", "must have 1 to 64 characters"));
+            return Err(ApiError::validation("state", STATE));
         }
-        let metadata = self.metadata.map(|m| storable("metadata", m)).transpose()?;
+        let metadata = self.metadata.required("metadata", "must be an object")?;
+        let metadata = metadata.map(|m| storable("metadata", m)).transpose()?;
         let patch = TaskPatch {
-            title: self.title,
-            description: self.description,
-            state: self.state,
+            title: self.title.into(),
+            description: self.description.into(),
+            state,
             metadata,
         };
         Ok((id, patch))
@@ -151,13 +199,20 @@ async fn list(
         limit: params.limit,
         cursor: params.cursor,
     }
-    .resolve()?;
+    .resolve("tasks")?;
     let page = tasks::list(&state.pool, params.state.as_deref(), cursor.as_ref(), limit).await?;
     Ok(Json(TaskList {
         tasks: page.items.into_iter().map(Into::into).collect(),
         total: page.total,
-        next_cursor: page.next.map(|c| c.to_string()),
+        next_cursor: next_cursor("tasks", page.next),
     }))
+}
+
+fn text(said: TextPatch) -> Option<String> {
+    match said {
+        TextPatch::Set(text) => Some(text),
+        TextPatch::Keep | TextPatch::Clear => None,
+    }
 }
 
 /// Make a task
@@ -173,8 +228,8 @@ async fn create(
     let now = state.orchestrator.clock().now();
     let task = Task {
         id: id.unwrap_or_else(TaskId::generate),
-        title: new.title,
-        description: new.description,
+        title: text(new.title),
+        description: text(new.description),
         state: new.state.unwrap_or_else(|| DEFAULT_STATE.to_owned()),
         metadata: Value::Object(new.metadata.unwrap_or_default()),
         created_at: now,

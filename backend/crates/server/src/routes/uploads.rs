@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
-use super::page::Paging;
+use super::page::{Paging, next_cursor};
 use super::socket;
 use crate::edge::extract::{ApiBytes, ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult, ErrorCode};
@@ -169,12 +169,12 @@ async fn list(
     State(state): State<AppState>,
     ApiQuery(paging): ApiQuery<Paging>,
 ) -> ApiResult<Json<UploadList>> {
-    let (limit, cursor) = paging.resolve()?;
+    let (limit, cursor) = paging.resolve("uploads")?;
     let page = uploads::list(&state.pool, cursor.as_ref(), limit).await?;
     Ok(Json(UploadList {
         uploads: page.items.into_iter().map(Into::into).collect(),
         total: page.total,
-        next_cursor: page.next.map(|c| c.to_string()),
+        next_cursor: next_cursor("uploads", page.next),
     }))
 }
 

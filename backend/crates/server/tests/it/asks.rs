@@ -254,14 +254,45 @@ async fn a_session_is_forked_before_a_turn_and_the_branch_goes_on() {
             assert_eq!(refused["details"]["data"]["reason"], "entry_missing");
         }
     }
+    // The branch is another session: that the instance runs is not in its way. A task has one instance, though.
+    let path = format!("/sessions/{branch}/resume");
+    let task = stack.instance(&id).await["task_id"].clone();
+    let busy = stack
+        .post(&path, &json!({"task_id": task}))
+        .await
+        .refused(409, "conflict");
+    assert_eq!(busy["details"], json!({"task_id": task, "instance_id": id}));
+    let resumed = stack.post(&path, &json!({"wait": "ready"})).await.expect(201);
+    assert_ne!(resumed["task_id"], task);
+    let resumed = resumed["id"].as_str().unwrap().to_owned();
+    let knows = async |id: &str, second: bool| {
+        let history = stack.turn(id, "/history").await;
+        let text = history["text"].as_str().unwrap();
+        assert!(
+            text.contains("first") && text.contains("second") == second,
+            "{text}"
+        );
+    };
+    knows(&resumed, false).await;
+    knows(&id, true).await;
+    for (path, in_the_way) in [
+        (&path, &resumed),
+        (&format!("/agents/{resumed}/resume"), &resumed),
+        (&format!("/agents/{id}/resume"), &id),
+    ] {
+        let refused = stack.post(path, &json!({})).await.refused(409, "conflict");
+        assert_eq!(refused["details"]["instance_id"], in_the_way.as_str(), "{path}");
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains(in_the_way.as_str()), "{message}");
+    }
     post(&stack, &id, "stop", json!({})).await.expect(200);
-    let resumed = stack
-        .post(&format!("/sessions/{branch}/resume"), &json!({"wait": "ready"}))
-        .await;
-    let resumed = resumed.expect(201)["id"].as_str().unwrap().to_owned();
-    let history = stack.turn(&resumed, "/history").await;
-    let text = history["text"].as_str().unwrap();
-    assert!(text.contains("first") && !text.contains("second"), "{text}");
+    post(&stack, &resumed, "stop", json!({})).await.expect(200);
+    let again = stack
+        .post(&path, &json!({"wait": "ready", "task_id": "of-my-own"}))
+        .await
+        .expect(201);
+    assert_eq!(again["task_id"], "of-my-own");
+    knows(again["id"].as_str().unwrap(), false).await;
     stack.settle().await;
 }
 

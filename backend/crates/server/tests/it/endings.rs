@@ -238,6 +238,59 @@ async fn a_one_shot_ends_with_its_turn() {
 }
 
 #[tokio::test]
+async fn a_one_shot_ends_when_its_prompt_is_cancelled_before_it_began() {
+    let stack = Stack::with(&[("KANDEV_MAX_INSTANCES", "1")]).await;
+    // While the agent gets ready, and while it waits for a slot.
+    let task = json!({
+        "lifecycle": "one_shot", "prompt": "/say never", "wait": "none", "env": {"MOCK_INIT": "slow:5000"},
+    });
+    let first = stack.launch(task.clone()).await;
+    let second = stack.launch(task).await;
+    for id in [&second, &first] {
+        stack
+            .post(&format!("/agents/{id}/cancel"), &json!({"reason": "not now"}))
+            .await
+            .expect(200);
+        let instance = stack.ended(id).await;
+        assert_eq!(
+            (&instance["status"], &instance["reason"], &instance["error"]),
+            (&json!("stopped"), &json!("its turn was cancelled"), &Value::Null)
+        );
+        let turn = first_turn(&stack, id).await;
+        assert_eq!(
+            (&turn["status"], &turn["cancel_reason"]),
+            (&json!("cancelled"), &json!("not now"))
+        );
+        assert!(stack.containers().len() < 2, "{id} keeps its container");
+        stack
+            .post(&format!("/agents/{id}/prompt"), &json!({"message": "late"}))
+            .await
+            .refused(409, "conflict");
+    }
+    // One that had nothing to do yet waits for it, and so does one that is to stay.
+    let idle = stack
+        .launch(json!({"lifecycle": "one_shot", "wait": "none", "env": {"MOCK_INIT": "slow:300"}}))
+        .await;
+    stack
+        .post(&format!("/agents/{idle}/cancel"), &json!({}))
+        .await
+        .expect(200);
+    assert_eq!(stack.turn(&idle, "/say now").await["text"], "now");
+    assert_eq!(stack.ended(&idle).await["status"], "completed");
+    let stays = stack
+        .launch(json!({"prompt": "/say never", "wait": "none", "env": {"MOCK_INIT": "slow:2000"}}))
+        .await;
+    stack
+        .post(&format!("/agents/{stays}/cancel"), &json!({}))
+        .await
+        .expect(200);
+    assert_eq!(first_turn(&stack, &stays).await["status"], "cancelled");
+    assert_eq!(stack.turn(&stays, "/say now").await["text"], "now");
+    assert_eq!(stack.instance(&stays).await["status"], "running");
+    stack.settle().await;
+}
+
+#[tokio::test]
 async fn idleness_and_life_have_limits() {
     let stack = Stack::with(&[("KANDEV_CANCEL_GRACE_SECONDS", "1")]).await;
     let idle = stack.launch(json!({"idle_timeout_seconds": 1})).await;

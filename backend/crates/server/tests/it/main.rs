@@ -43,6 +43,7 @@ mod recovery;
 mod refusals;
 mod resume;
 mod retention;
+mod schema;
 mod secrets;
 mod serve;
 mod service;

@@ -183,6 +183,43 @@ async fn a_request_that_reaches_another_server_is_served_all_the_same() {
 
 /// The agent is asked by one server for another, and answers a third run.
 #[tokio::test]
+async fn a_session_has_one_instance_whichever_server_is_asked() {
+    let two = Two::apart("5").await;
+    let [own, other] = [&two.stack.kandev, &two.other].map(|server| server.as_ref().unwrap().url.clone());
+    let id = launch(&two.stack).await;
+    let session = two.stack.instance(&id).await["session_id"].clone();
+    let body = json!({
+        "agent_type": "mock-agent", "workspace_path": two.stack.workspace(), "session_id": session,
+    });
+    let http = reqwest::Client::new();
+    let launch = async |address: &str| {
+        let url = format!("{address}/api/v1/agents/launch");
+        let response = http.post(url).json(&body).send().await.unwrap();
+        let status = response.status().as_u16();
+        (status, response.json::<Value>().await.unwrap())
+    };
+    let (status, refused) = launch(&other).await;
+    assert_eq!((status, &refused["details"]["instance_id"]), (409, &json!(id)));
+    two.stack
+        .post(&format!("/agents/{id}/stop"), &json!({"force": true}))
+        .await
+        .expect(200);
+    for _ in 0..4 {
+        let (one, other) = tokio::join!(launch(&own), launch(&other));
+        let (won, lost) = if one.0 == 201 { (one, other) } else { (other, one) };
+        assert_eq!((won.0, lost.0), (201, 409), "{won:?} {lost:?}");
+        assert_eq!(lost.1["details"]["instance_id"], won.1["id"]);
+        let id = won.1["id"].as_str().unwrap();
+        let stop = json!({"force": true});
+        two.stack
+            .post(&format!("/agents/{id}/stop"), &stop)
+            .await
+            .expect(200);
+    }
+    two.stack.settle().await;
+}
+
+#[tokio::test]
 async fn what_was_asked_from_afar_is_answered_after_the_owners_death() {
     let mut two = Two::apart("2").await;
     let env = json!({"MOCK_SET": "slow:6000", "MOCK_INPUT_COPY": "/workspace/input"});

@@ -157,6 +157,67 @@ async fn only_an_ended_instance_with_a_session_is_resumed() {
 }
 
 #[tokio::test]
+async fn two_instances_do_not_work_in_one_session() {
+    let stack = Stack::start().await;
+    let (first, session) = had_a_turn(&stack, json!({"task_id": "one"})).await;
+    let slow = json!({"session_id": session, "wait": "none", "env": {"MOCK_INIT": "slow:3000"}});
+    let second = stack.launch(slow).await;
+    // While it starts, when it runs, and whichever way the session is named.
+    for status in ["starting", "running"] {
+        stack
+            .until(&format!("/agents/{second}"), |i| i["status"] == status)
+            .await;
+        for launch in [
+            json!({"session_id": session, "task_id": "three"}),
+            json!({"env": {"AUGGIE_SESSION_ID": session}}),
+            json!({"session_id": session, "on_lost": "new"}),
+        ] {
+            let refused = stack.try_launch(launch).await.refused(409, "conflict");
+            assert_eq!(refused["details"]["instance_id"], second.as_str(), "{refused:#}");
+        }
+        for path in [
+            format!("/agents/{first}/resume"),
+            format!("/sessions/{session}/resume"),
+        ] {
+            stack.post(&path, &json!({})).await.refused(409, "conflict");
+        }
+    }
+    let all = stack.get("/agents").await.expect(200);
+    assert_eq!(all["total"], 2, "{all:#}");
+    stop(&stack, &second).await;
+    stack.launch(json!({"session_id": session})).await;
+    stack.settle().await;
+}
+
+#[tokio::test]
+async fn of_two_launches_into_one_session_one_is_refused() {
+    let stack = Stack::start().await;
+    let (_, known) = had_a_turn(&stack, json!({})).await;
+    for round in 0..6 {
+        // One that kandev knows, and one that only the agent can know.
+        let session = if round % 2 == 0 { &known } else { "elsewhere" };
+        // It stays where it says it goes on with the session.
+        let env = json!({"MOCK_INIT": "never"});
+        let launch = || stack.try_launch(json!({"session_id": session, "wait": "none", "env": env}));
+        let (one, other) = tokio::join!(launch(), launch());
+        let (won, lost) = if one.status == 201 {
+            (one, other)
+        } else {
+            (other, one)
+        };
+        let won = won.expect(201)["id"].as_str().unwrap().to_owned();
+        let lost = lost.refused(409, "conflict");
+        assert_eq!(lost["details"]["instance_id"], won.as_str(), "{round}");
+        stop(&stack, &won).await;
+    }
+    // Whoever got a fresh session is not in the lost one any more.
+    let fresh = || stack.launch(json!({"session_id": "elsewhere", "on_lost": "new"}));
+    let ids = [fresh().await, fresh().await];
+    assert_eq!(session_event(&stack, &ids[1]).await["how"], "new");
+    stack.settle().await;
+}
+
+#[tokio::test]
 async fn a_replay_of_what_is_known_is_not_stored_again() {
     let stack = Stack::start().await;
     let (first, session) = had_a_turn(&stack, json!({})).await;

@@ -9,7 +9,7 @@ use kandev_store::instances::{self, InstanceFilter, InstancePatch};
 use kandev_store::journal::{Batch, Change, JournalWriter, PipeLines};
 use kandev_store::permissions::{self, NewPermission, PermissionEnd, PermissionFilter};
 use kandev_store::sessions::{self, NewSession, SessionFacet};
-use kandev_store::tasks::{self, Deleted, TaskMetadata, TaskPatch};
+use kandev_store::tasks::{self, Deleted, TaskMetadata, TaskPatch, TextPatch};
 use kandev_store::turns::{self, NewTurn, TurnPatch};
 use kandev_store::{PgPool, StoreError};
 use serde_json::json;
@@ -203,13 +203,20 @@ async fn tasks_are_patched_and_deleted_with_their_history(pool: PgPool) {
     };
     tasks::patch(&pool, &id, &patch, at(5)).await.unwrap().unwrap();
     let patch = TaskPatch {
-        title: Some("T".to_owned()),
+        title: TextPatch::Set("T".to_owned()),
         metadata: metadata(json!({"x": null, "w": 3})),
         ..TaskPatch::default()
     };
     let task = tasks::patch(&pool, &id, &patch, at(6)).await.unwrap().unwrap();
     assert_eq!(task.metadata, json!({"y": {"z": 2}, "w": 3}));
     assert_eq!((task.title.as_deref(), task.updated_at), (Some("T"), at(6)));
+    let patch = TaskPatch {
+        title: TextPatch::Clear,
+        description: TextPatch::Set("D".to_owned()),
+        ..TaskPatch::default()
+    };
+    let task = tasks::patch(&pool, &id, &patch, at(7)).await.unwrap().unwrap();
+    assert_eq!((task.title, task.description.as_deref()), (None, Some("D")));
 
     let running = try_instance(&pool, "a").await.unwrap();
     assert_eq!(tasks::delete(&pool, &id).await.unwrap(), Deleted::Busy);

@@ -62,6 +62,7 @@ pub(crate) async fn try_instance(pool: &PgPool, task_id: &str) -> Result<Instanc
         lifecycle: InstanceLifecycle::Interactive,
         owner: "test".to_owned(),
         resumed_from: None,
+        resumes: None,
         held_by: run(pool).await,
         created_at: at(0),
     };

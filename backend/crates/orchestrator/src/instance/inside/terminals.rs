@@ -35,9 +35,15 @@ pub(super) struct Terminal {
     lost: bool,
     /// It is over as far as the agent is concerned.
     releasing: bool,
-    /// It was asked for over a connection before this one, perhaps.
+    /// The helper was asked for it, perhaps.
+    #[serde(skip)]
+    asked: bool,
+    /// That was over a connection before this one, perhaps.
     #[serde(skip)]
     asked_again: bool,
+    /// The helper that is asked again had never heard of it.
+    #[serde(skip)]
+    anew: bool,
 }
 
 impl Terminal {
@@ -51,8 +57,15 @@ impl Terminal {
             exit: None,
             lost: false,
             releasing: false,
+            asked: false,
             asked_again: false,
+            anew: false,
         }
+    }
+
+    /// By another process.
+    pub(super) const fn may_have_been_asked_for(&mut self) {
+        self.asked = true;
     }
 
     /// What is said of the end of a lost one: it is certain only that it is not running any more.
@@ -170,10 +183,34 @@ impl Actor {
         }
     }
 
+    pub(super) fn terminal_is_asked_for(&mut self, id: &str) {
+        let is_up = self.inside.up.is_some();
+        if let Some(terminal) = self.terminal(id) {
+            terminal.asked |= is_up;
+        }
+    }
+
+    /// A terminal was made that another helper may have made before: its command may have run twice.
+    pub(super) fn was_retried(&self, op: &Op) -> bool {
+        let Op::Create { terminal: id, .. } = op else {
+            return false;
+        };
+        let mut known = self.inside.terminals.iter();
+        known.any(|terminal| terminal.id == *id && terminal.anew)
+    }
+
     /// Goes on with the output of those that the helper has.
     pub(super) fn follow_terminals(&mut self) {
+        let mut unknown = Vec::new();
         for terminal in &mut self.inside.terminals {
-            terminal.asked_again = !terminal.made;
+            terminal.asked_again = !terminal.made && terminal.asked;
+            if terminal.asked_again && !terminal.releasing {
+                unknown.push(terminal.id.clone());
+            }
+        }
+        // Answered before the terminal is asked for again: whether this helper has it.
+        for id in unknown {
+            self.errand(id.clone(), Request::Output(id));
         }
         let known = self.inside.terminals.iter();
         let followed = known.filter(|terminal| terminal.made && !terminal.lost && !terminal.releasing);
@@ -200,7 +237,11 @@ impl Actor {
         if terminal.releasing {
             self.inside.terminals.retain(|terminal| terminal.id != id);
         } else if matches!(reply, Reply::Failed(Reason::UnknownTerminal, _)) {
-            self.lose_terminal(id);
+            if terminal.made {
+                self.lose_terminal(id);
+            } else {
+                terminal.anew = true;
+            }
         }
     }
 

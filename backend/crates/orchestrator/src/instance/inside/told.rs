@@ -50,6 +50,12 @@ pub(super) struct Told<'a> {
     pub(super) text: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exit: Option<&'a ExitStatus>,
+    /// It has had an outcome before, which may not have reached the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) again: Option<bool>,
+    /// It may have been begun before, by a helper that is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) retried: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) by: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]

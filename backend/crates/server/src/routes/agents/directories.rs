@@ -6,7 +6,9 @@ use kandev_orchestrator::AdditionalDirectory;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
+use utoipa::openapi::{Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 /// A directory; a path alone stands for one that is in the container.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -57,6 +59,22 @@ impl<'de> Deserialize<'de> for DirectoryBody {
             source,
             read_only,
         }))
+    }
+}
+
+impl PartialSchema for DirectoryBody {
+    fn schema() -> RefOr<Schema> {
+        OneOfBuilder::new()
+            .description(Some("A path in the container, or an object with `path`."))
+            .item(ObjectBuilder::new().schema_type(Type::String))
+            .item(Ref::from_schema_name(DirectoryFields::name()))
+            .into()
+    }
+}
+
+impl ToSchema for DirectoryBody {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((DirectoryFields::name().into_owned(), DirectoryFields::schema()));
     }
 }
 

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::stream::{self, Follower, Start};
 use crate::edge::extract::{ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult, ErrorCode};
-use crate::routes::page::names;
+use crate::routes::page::{foreign_cursor, names};
 use crate::routes::sse::{self, accepts, wants_stream};
 use crate::state::AppState;
 
@@ -129,7 +129,7 @@ impl EventParams {
             .as_deref()
             .filter(|c| !c.is_empty())
             .map(|c| c.parse().ok().filter(|seq: &i64| *seq >= 0))
-            .map(|seq| seq.ok_or_else(|| ApiError::validation("cursor", "is no cursor of this list")))
+            .map(|seq| seq.ok_or_else(foreign_cursor))
             .transpose()?;
         let after = self.after.or(cursor).unwrap_or(0);
         if after < 0 {

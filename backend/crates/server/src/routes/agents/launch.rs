@@ -9,10 +9,11 @@ use axum::response::IntoResponse;
 use chrono::{DateTime, Utc};
 use kandev_domain::content::Prompt;
 use kandev_domain::elicitation::ElicitationDefault;
+use kandev_domain::ids::InvalidTaskId;
 use kandev_domain::mcp::{McpServer, McpServerFields};
 use kandev_domain::permission::PermissionDefault;
 use kandev_domain::status::InstanceLifecycle;
-use kandev_domain::{InstanceId, InstanceStatus};
+use kandev_domain::{InstanceId, InstanceStatus, TaskId};
 use kandev_orchestrator::{Changes, LaunchOptions, LaunchRequest, OnLost, Resources, View};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -20,8 +21,9 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::directories::{DirectoryBody, DirectoryFields, DirectoryTold};
+use super::directories::{DirectoryBody, DirectoryTold};
 use super::policy::{self, PolicyView};
+use super::prompt::PromptContent;
 use super::session::{McpServerTold, SessionState};
 use super::view::{InstanceError, queue_position};
 use crate::edge::extract::ApiJson;
@@ -48,9 +50,9 @@ pub struct LaunchBody {
     #[serde(default)]
     metadata: Map<String, Value>,
     /// The first turn: a text, or ACP content blocks.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<PromptContent>)]
     prompt: Option<Value>,
-    /// The agent's id of a session to go on with.
+    /// The agent's id of a session to go on with. A session has at most one active instance.
     session_id: Option<String>,
     /// MCP servers for the agent, beside its type's and in the place of those of the same name. What it does not take is not
     /// handed over, and told in the answer's `mcp_servers`.
@@ -59,7 +61,6 @@ pub struct LaunchBody {
     mcp_servers: Vec<McpServer>,
     /// Directories that belong to the agent's work beside its working directory: paths in the container, or objects with `path` and
     /// `source`, a directory of the host to be mounted there. The agent is told of them if it can take that.
-    #[schema(value_type = Vec<DirectoryFields>)]
     #[serde(default)]
     additional_directories: Vec<DirectoryBody>,
     /// The id of one of the agent's ways to authenticate, to be used before its session is opened, also after a resume. A launch
@@ -266,13 +267,7 @@ impl Wait {
 }
 
 fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
-    let task_id = body
-        .task_id
-        .filter(|id| !id.is_empty())
-        .map(|id| id.parse())
-        .transpose();
-    let task_id = task_id
-        .map_err(|e: kandev_domain::ids::InvalidTaskId| ApiError::validation("task_id", &e.to_string()))?;
+    let task_id = task_id_of(body.task_id)?;
     let (permission_policy, permission_rules) = policy::read(body.permission_policy)?;
     let metadata = super::super::tasks::storable("metadata", body.metadata)?;
     Ok(LaunchRequest {
@@ -313,6 +308,14 @@ fn request(body: LaunchBody) -> ApiResult<LaunchRequest> {
         },
         resumed_from: None,
     })
+}
+
+/// A task that a launch names.
+pub(super) fn task_id_of(text: Option<String>) -> ApiResult<Option<TaskId>> {
+    text.filter(|id| !id.is_empty())
+        .map(|id| id.parse())
+        .transpose()
+        .map_err(|e: InvalidTaskId| ApiError::validation("task_id", &e.to_string()))
 }
 
 /// A prompt as a text or as content blocks.

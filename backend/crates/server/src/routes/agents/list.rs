@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::AgentInstance;
 use crate::edge::extract::{ApiPath, ApiQuery};
 use crate::error::ApiResult;
-use crate::routes::page::{Paging, names};
+use crate::routes::page::{Paging, names, next_cursor};
 use crate::state::AppState;
 
 /// Which instances.
@@ -47,7 +47,7 @@ pub async fn list(
         limit: filter.limit,
         cursor: filter.cursor,
     }
-    .resolve()?;
+    .resolve("agents")?;
     let filter = InstanceFilter {
         statuses: names("status", filter.status.as_deref())?,
         agent_type: filter.agent_type,
@@ -61,7 +61,7 @@ pub async fn list(
             .map(|i| AgentInstance::of(&state, i))
             .collect(),
         total: page.total,
-        next_cursor: page.next.map(|c| c.to_string()),
+        next_cursor: next_cursor("agents", page.next),
     }))
 }
 

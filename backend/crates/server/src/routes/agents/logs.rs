@@ -110,9 +110,12 @@ pub async fn logs(
     ApiQuery(params): ApiQuery<LogParams>,
 ) -> ApiResult<Response> {
     let id = super::instance(&state, &id).await?.id;
-    let limit = params.tail.or(params.limit).unwrap_or(DEFAULT_TAIL);
+    let (field, limit) = match (params.tail, params.limit) {
+        (None, Some(limit)) => ("limit", limit),
+        (tail, _) => ("tail", tail.unwrap_or(DEFAULT_TAIL)),
+    };
     if limit > MAX_LINES {
-        return Err(ApiError::validation("tail", "must be at most 10000"));
+        return Err(ApiError::validation(field, "must be at most 10000"));
     }
     let query = LogQuery {
         after: params.after.or(params.cursor),

@@ -10,7 +10,9 @@ use kandev_domain::{InstanceId, TurnId};
 use kandev_orchestrator::Changes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
+use utoipa::openapi::schema::{ArrayBuilder, ObjectBuilder, OneOfBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use super::launch::prompt_of;
@@ -25,23 +27,40 @@ const MAX_META: usize = 64 << 10;
 /// A prompt: `message`, or `prompt`.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct PromptBody {
-    /// A text.
+    /// A text; in the place of `prompt`.
     message: Option<String>,
-    /// A text, or ACP content blocks.
-    #[schema(value_type = Object)]
+    /// A text, or ACP content blocks; in the place of `message`.
+    #[schema(value_type = Option<PromptContent>)]
     prompt: Option<Value>,
     /// Told to the agent as the request's `_meta` (Koda's `com.kodadev.subagentRoles`); agents of the kandev dialect have no
     /// place for it.
     #[serde(default)]
     #[schema(value_type = Object)]
     prompt_meta: Map<String, Value>,
-    /// What to do when a turn runs.
+    /// What to do when a turn runs, or prompts wait. `queue`: wait behind them. `interrupt`: cancel the turn and every prompt that
+    /// waits, whoever sent it, and be the next; before the session is ready, where nothing runs, it waits like `queue`. `reject`: 409.
     #[serde(default)]
     when_busy: WhenBusy,
     /// Answer when the turn has ended.
     #[serde(default)]
     wait: bool,
 }
+
+/// The forms of a prompt, for the API's document.
+pub(super) struct PromptContent;
+
+impl PartialSchema for PromptContent {
+    fn schema() -> RefOr<Schema> {
+        let block = ObjectBuilder::new().schema_type(Type::Object);
+        OneOfBuilder::new()
+            .description(Some("A text, or ACP content blocks."))
+            .item(ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)))
+            .item(ArrayBuilder::new().items(block).min_items(Some(1)))
+            .into()
+    }
+}
+
+impl ToSchema for PromptContent {}
 
 impl PromptBody {
     /// What to prompt and to tell beside it, and what to do when a turn runs.

@@ -13,7 +13,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::launch::{LaunchResponse, Wait, answer, prompt_of};
+use super::launch::{LaunchResponse, Wait, answer, prompt_of, task_id_of};
+use super::prompt::PromptContent;
 use crate::edge::extract::{ApiJson, ApiPath};
 use crate::error::ApiResult;
 use crate::state::AppState;
@@ -21,6 +22,9 @@ use crate::state::AppState;
 /// How to go on.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 pub struct ResumeBody {
+    /// The new instance's task, made if unknown; that of the launch that is resumed if absent. A branch of a session whose instance
+    /// runs gets a task of its own then, since a task has at most one active instance.
+    task_id: Option<String>,
     /// Added to the environment of the launch that is resumed.
     #[serde(default)]
     env: BTreeMap<String, String>,
@@ -28,7 +32,7 @@ pub struct ResumeBody {
     #[schema(value_type = Option<Vec<McpServerFields>>)]
     mcp_servers: Option<Vec<McpServer>>,
     /// The first turn: a text, or ACP content blocks.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<PromptContent>)]
     prompt: Option<Value>,
     /// When to answer.
     #[serde(default)]
@@ -68,6 +72,7 @@ pub async fn resume_instance(
     let prompt = body.prompt.map(prompt_of).transpose()?;
     let how = ResumeRequest {
         session,
+        task_id: task_id_of(body.task_id)?,
         env: body.env,
         mcp_servers: body.mcp_servers,
         prompt,

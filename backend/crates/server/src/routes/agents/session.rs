@@ -28,7 +28,7 @@ pub struct SessionState {
     agent_info: Option<Box<RawValue>>,
     #[schema(value_type = Option<Object>)]
     agent_capabilities: Option<Box<RawValue>>,
-    #[schema(value_type = Vec<Object>)]
+    #[schema(value_type = Option<Vec<Object>>)]
     auth_methods: Option<Box<RawValue>>,
     #[schema(value_type = Option<Object>)]
     modes: Option<Box<RawValue>>,

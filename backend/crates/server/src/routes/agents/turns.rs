@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::edge::extract::{ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult};
-use crate::routes::page::Paging;
+use crate::routes::page::{Paging, next_cursor};
 use crate::state::AppState;
 
 /// A turn.
@@ -127,7 +127,8 @@ pub async fn list(
     ApiQuery(paging): ApiQuery<Paging>,
 ) -> ApiResult<Json<TurnList>> {
     let instance = super::instance(&state, &id).await?;
-    let (limit, cursor) = paging.resolve()?;
+    let of = format!("turns-{}", instance.id);
+    let (limit, cursor) = paging.resolve(&of)?;
     let page = turns::list(&state.pool, instance.id, cursor.as_ref(), limit).await?;
     let mut views = Vec::with_capacity(page.items.len());
     for turn in page.items {
@@ -136,7 +137,7 @@ pub async fn list(
     Ok(Json(TurnList {
         turns: views,
         total: page.total,
-        next_cursor: page.next.map(|c| c.to_string()),
+        next_cursor: next_cursor(&of, page.next),
     }))
 }
 

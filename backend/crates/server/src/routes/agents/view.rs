@@ -21,7 +21,7 @@ pub struct InstanceError {
     /// For people.
     pub message: String,
     /// What the agent or the engine said; for `auth_required` with `auth_methods`.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Value)]
     pub details: Option<Box<RawValue>>,
 }
 

@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 
 use self::follower::{Follower, Reset, settle};
 use super::agents::events::{EventView, page_limit};
-use super::page::names;
+use super::page::{foreign_cursor, names};
 use super::socket;
 use super::sse::{self, wants_stream};
 use crate::edge::extract::ApiQuery;
@@ -140,7 +140,7 @@ impl AllEventParams {
         let latest = back.is_none() && cursor == Some(LATEST);
         let place = cursor.filter(|cursor| *cursor != LATEST);
         let place = place.map(str::parse::<Place>).transpose();
-        let place = place.map_err(|_| ApiError::validation("cursor", "is no cursor of this list"))?;
+        let place = place.map_err(|_| foreign_cursor())?;
         let mut reader = AllReader::from(&state.pool, query, back.or(place)).await?;
         if latest {
             settle(&mut reader).await?;

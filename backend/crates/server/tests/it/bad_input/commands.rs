@@ -42,6 +42,10 @@ async fn are_refused_by_field_or_state() {
         ),
         (
             "prompt",
+            json!({"prompt": [{"type": "image", "data": "not-base64", "mimeType": "image/png"}]}),
+        ),
+        (
+            "prompt",
             json!({"prompt": [{"type": "image", "data": "eA==", "mimeType": "text/plain"}]}),
         ),
         (
@@ -59,12 +63,15 @@ async fn are_refused_by_field_or_state() {
         ),
         ("prompt", json!({"prompt": [{"type": "file", "path": ""}]})),
         ("when_busy", json!({"message": "x", "when_busy": "shout"})),
+        ("when_busy", json!({"message": "x", "when_busy": {}})),
+        ("when_busy", json!({"message": "x", "when_busy": 5})),
         ("prompt_meta", json!({"message": "x", "prompt_meta": "y"})),
         (
             "prompt_meta",
             json!({"message": "x", "prompt_meta": {"com.kodadev.desktopEntryId": "y"}}),
         ),
         ("wait", json!({"message": "x", "wait": "long"})),
+        ("wait", json!({"message": "x", "wait": {}})),
     ];
     for (field, case) in cases {
         names(stack.post(&prompt, &case).await, field, &case);
@@ -107,6 +114,8 @@ async fn are_refused_by_field_or_state() {
         ("id", json!({"id": ""})),
         ("state", json!({"state": " "})),
         ("state", json!({"state": "x".repeat(65)})),
+        ("state", json!({"state": null})),
+        ("metadata", json!({"metadata": null})),
         ("title", json!({"title": 7})),
         ("metadata", json!({"metadata": {"a": "\u{0}"}})),
         ("metadata", json!({"metadata": "x"})),
@@ -121,6 +130,21 @@ async fn are_refused_by_field_or_state() {
             &case,
         );
     }
+    // A null takes away what need not be there.
+    let task = async |body: serde_json::Value| {
+        let answer = stack.call(Method::PATCH, "/tasks/one-at-a-time", Some(&body));
+        let task = answer.await.expect(200);
+        (task["title"].clone(), task["description"].clone())
+    };
+    assert_eq!(
+        task(json!({"title": "T", "description": "D"})).await,
+        (json!("T"), json!("D"))
+    );
+    assert_eq!(task(json!({"title": null})).await, (json!(null), json!("D")));
+    assert_eq!(
+        task(json!({"description": null})).await,
+        (json!(null), json!(null))
+    );
     let other = json!({"id": "another"});
     names(
         stack

@@ -171,9 +171,17 @@ async fn are_refused_by_the_field() {
         ("session_params", json!({"session_params": []})),
         ("session_params", json!({"session_params": {"cwd": "/"}})),
         ("permission_policy", json!({"permission_policy": "perhaps"})),
+        ("permission_policy", json!({"permission_policy": 5})),
+        ("permission_policy", json!({"permission_policy": {"read": 5}})),
+        ("permission_default", json!({"permission_default": 5})),
+        ("elicitation_default", json!({"elicitation_default": []})),
         ("lifecycle", json!({"lifecycle": "forever"})),
+        ("lifecycle", json!({"lifecycle": 5})),
+        ("lifecycle", json!({"lifecycle": {"one_shot": 5}})),
         ("on_lost", json!({"on_lost": "cry"})),
+        ("on_lost", json!({"on_lost": true})),
         ("wait", json!({"wait": "long"})),
+        ("wait", json!({"wait": {}})),
         ("resources.memory_mb", json!({"resources": {"memory_mb": 0}})),
         ("resources.memory_mb", json!({"resources": {"memory_mb": 5}})),
         ("resources.memory_mb", json!({"resources": {"memory_mb": -1}})),
@@ -217,6 +225,12 @@ async fn are_refused_by_the_field() {
         let mut body = json!({"agent_type": "mock-agent", "workspace_path": stack.workspace()});
         body.as_object_mut().unwrap().remove(field);
         names(stack.post("/agents/launch", &body).await, field, &body);
+    }
+    // What there is to choose from is said, whatever came in its place.
+    for wait in [json!("long"), json!(5), json!({})] {
+        let case = json!({"wait": wait});
+        let body = names(stack.try_launch(case.clone()).await, "wait", &case);
+        assert_eq!(body["message"], "wait: must be one of `none`, `ready`, `turn`");
     }
     assert_eq!(counts(&stack).await, (vec![0, 0, 0, 0], vec![]));
     stack.settle().await;

@@ -45,6 +45,20 @@ fn names(answer: Answer, field: &str, case: &Value) -> Value {
         .strip_prefix(field)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
     assert!(inside, "{case}: {named} and not {field}");
+    let message = body["message"].as_str().unwrap();
+    for rust in [
+        "struct",
+        "enum ",
+        "digit found",
+        "i32",
+        "i64",
+        "u64",
+        "usize",
+        "premature",
+        "variant",
+    ] {
+        assert!(!message.contains(rust), "{case}: {message}");
+    }
     body
 }
 

@@ -109,3 +109,102 @@ async fn of_every_list() {
     }
     stack.settle().await;
 }
+
+#[tokio::test]
+async fn say_in_plain_words_what_is_wanted_and_repeat_nothing() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    for (query, said) in [
+        (
+            "/agents?status=canary",
+            "status: must be 'starting', 'running', 'completed', 'failed' or 'stopped'",
+        ),
+        (
+            "/permissions?status=pending,canary",
+            "status: must be 'pending', 'selected', 'cancelled' or 'expired'",
+        ),
+        ("/agents?limit=canary", "limit: must be a whole number, in digits"),
+        ("/agents?limit=", "limit: must be a whole number, in digits"),
+        ("/agents/ID/logs?limit=10001", "limit: must be at most 10000"),
+        ("/agents/ID/logs?tail=10001", "tail: must be at most 10000"),
+        (
+            "/agents/ID/logs?tail=10001&limit=5",
+            "tail: must be at most 10000",
+        ),
+        (
+            "/agents/ID/logs?level=canary",
+            "level: must be 'debug', 'info', 'warn' or 'error'",
+        ),
+        ("/agents/ID/logs?follow=canary", "follow: must be true or false"),
+        (
+            "/agents/ID/logs?since=canary",
+            "since: must be a time as in RFC 3339, such as 2026-01-31T12:00:00Z",
+        ),
+    ] {
+        let path = query.replace("ID", &id);
+        let body = names(
+            stack.get(&path).await,
+            said.split(':').next().unwrap(),
+            &json!(query),
+        );
+        assert_eq!(body["message"], said, "{query}");
+    }
+    let kinds = stack.get(&format!("/agents/{id}/events?kind=canary")).await;
+    let kinds = names(kinds, "kind", &json!("canary"));
+    let said = kinds["message"].as_str().unwrap();
+    assert!(
+        said.contains("'turn_ended'") && !said.contains("canary"),
+        "{said}"
+    );
+    stack.settle().await;
+}
+
+#[tokio::test]
+async fn a_cursor_is_good_for_its_own_list_only() {
+    let stack = Stack::start().await;
+    let mut lists = vec![
+        "/agents".to_owned(),
+        "/tasks".to_owned(),
+        "/sessions".to_owned(),
+        "/uploads".to_owned(),
+    ];
+    for _ in 0..2 {
+        let id = stack.launch(json!({"prompt": "/say x", "wait": "turn"})).await;
+        stack.turn(&id, "/say y").await;
+        let session = stack.instance(&id).await["session_id"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        lists.push(format!("/agents/{id}/turns"));
+        lists.push(format!("/sessions/{session}/events"));
+        let upload = reqwest::Client::new()
+            .post(stack.url("/uploads?name=x"))
+            .header("content-type", "text/plain")
+            .body("x");
+        assert_eq!(upload.send().await.unwrap().status(), 201);
+    }
+    let mut cursors = Vec::new();
+    for list in &lists {
+        let page = stack.get(&format!("{list}?limit=1")).await.expect(200);
+        let cursor = page["next_cursor"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{list}: {page:#}"));
+        let next = stack
+            .get(&format!("{list}?limit=1&cursor={cursor}"))
+            .await
+            .expect(200);
+        assert_ne!(next, page, "{list}");
+        cursors.push((list, cursor.to_owned()));
+    }
+    for list in &lists {
+        for (from, cursor) in cursors.iter().filter(|(from, _)| *from != list) {
+            let case = json!(format!("{list} with the cursor of {from}"));
+            names(
+                stack.get(&format!("{list}?cursor={cursor}")).await,
+                "cursor",
+                &case,
+            );
+        }
+    }
+    stack.settle().await;
+}

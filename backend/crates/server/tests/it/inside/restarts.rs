@@ -65,6 +65,17 @@ async fn an_answer_that_is_cut_off_takes_no_other_along() {
         ["filledfs-read-many: 30 of 30", "read"],
         "{ended:#}"
     );
+    // What was read again, since its answer may have been lost, is told once all the same.
+    let mut outcomes = std::collections::BTreeMap::new();
+    for event in told(&stack, &id, "fs").await {
+        let key = (
+            event["request_id"].to_string(),
+            event["outcome"].as_str().unwrap().to_owned(),
+        );
+        *outcomes.entry(key).or_insert(0) += 1;
+    }
+    assert_eq!(outcomes.len(), 2 * 31, "{outcomes:#?}");
+    assert!(outcomes.values().all(|count| *count == 1), "{outcomes:#?}");
     assert_whole(&stack, &id).await;
     stack.settle().await;
 }
@@ -148,6 +159,63 @@ async fn a_write_that_has_no_answer_is_done_again_with_what_it_brought() {
     );
     assert_whole(&stack, &id).await;
     stack.settle().await;
+}
+
+/// The helper cannot answer while it is stopped, so the kill comes between the request and its answer.
+async fn a_terminal_is_asked_for_again(with_another_helper: bool) -> (usize, serde_json::Value) {
+    let script = "/term t echo warm\n/term-wait t\n/say ready\n/sleep 1000\n/term u -- echo ran >> /workspace/ran; sleep 1\n/term-wait u";
+    let (mut stack, id, path) = begun(script, "ready").await;
+    let container = stack.instance(&id).await["container_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let signal = |pattern: &str, signal| {
+        let top = crate::support::docker(&["top", &container, "-eo", "pid,args"]);
+        for line in top.iter().filter(|line| line.contains(pattern)) {
+            let pid: i32 = line.split_whitespace().next().unwrap().parse().unwrap();
+            rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+        }
+    };
+    signal(" serve", rustix::process::Signal::STOP);
+    let asked = |page: &serde_json::Value| {
+        let events = page["events"].as_array().unwrap();
+        let create =
+            |e: &&serde_json::Value| e["data"]["operation"] == "create" && e["data"]["outcome"] == "pending";
+        events.iter().filter(create).count() == 2
+    };
+    stack
+        .until(&format!("/agents/{id}/events?kind=terminal"), asked)
+        .await;
+    stack.kill().await;
+    signal(" serve", rustix::process::Signal::CONT);
+    stack.until_there("ran").await;
+    if with_another_helper {
+        signal(" serve", rustix::process::Signal::KILL);
+    }
+    stack.boot().await;
+    let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
+    assert_eq!(lines(&ended).last().unwrap(), "term-wait: code 0", "{ended:#}");
+    let events = told(&stack, &id, "terminal").await;
+    let mut made = events
+        .into_iter()
+        .filter(|e| e["operation"] == "create" && e["outcome"] == "ok");
+    assert!(made.next().unwrap()["retried"].is_null(), "the first one");
+    let made = made.next().unwrap();
+    let ran = std::fs::read_to_string(stack.workspace().join("ran")).unwrap();
+    assert_whole(&stack, &id).await;
+    stack.settle().await;
+    (ran.lines().count(), made["retried"].clone())
+}
+
+#[tokio::test]
+async fn a_terminal_that_is_asked_for_again_is_made_once() {
+    assert_eq!(a_terminal_is_asked_for_again(false).await, (1, json!(null)));
+}
+
+/// Nobody knows then how far the first one came; but it is said.
+#[tokio::test]
+async fn a_terminal_that_is_made_again_is_said_to_be() {
+    assert_eq!(a_terminal_is_asked_for_again(true).await, (2, json!(true)));
 }
 
 #[tokio::test]

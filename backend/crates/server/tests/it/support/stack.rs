@@ -193,7 +193,15 @@ impl Stack {
 
     pub(crate) fn url(&self, path: &str) -> String {
         let base = &self.kandev.as_ref().unwrap().url;
-        let in_api = ["/agents", "/events", "/tasks", "/sessions", "/uploads"];
+        let in_api = [
+            "/agents",
+            "/elicitations",
+            "/events",
+            "/permissions",
+            "/sessions",
+            "/tasks",
+            "/uploads",
+        ];
         if in_api.iter().any(|start| path.starts_with(start)) {
             format!("{base}/api/v1{path}")
         } else {

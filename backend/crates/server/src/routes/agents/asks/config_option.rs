@@ -15,7 +15,7 @@ use crate::state::AppState;
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct ValueBody {
     /// One of the option's choices, or for a switch true or false.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Value)]
     value: Value,
 }
 

@@ -57,7 +57,7 @@ pub struct Asked {
     /// The agent's session.
     session_id: String,
     /// What the agent answered.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Value)]
     result: Box<RawValue>,
 }
 

@@ -45,8 +45,8 @@ const MANAGED: [&str; 20] = [
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct RpcBody {
     method: String,
-    /// `sessionId` is added to a method that begins with `session/`, unless it is there.
-    #[schema(value_type = Option<Object>)]
+    /// An object or a list. `sessionId` is added to a method that begins with `session/`, unless it is there.
+    #[schema(value_type = Option<Value>)]
     params: Option<Value>,
 }
 
@@ -54,7 +54,7 @@ pub struct RpcBody {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct RpcAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Value>)]
     result: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<RpcFailure>,
@@ -66,7 +66,7 @@ pub struct RpcFailure {
     code: i64,
     message: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Value>)]
     data: Option<Box<RawValue>>,
 }
 

@@ -15,6 +15,7 @@ use super::super::cancel::ReasonBody;
 use super::{Asked, Subject, unsupported};
 use crate::edge::extract::{ApiJson, ApiPath, ApiQuery};
 use crate::error::{ApiError, ApiResult, ErrorCode};
+use crate::routes::page::foreign_cursor;
 use crate::state::AppState;
 
 /// Longest id of a session, cursor or path, in bytes.
@@ -82,7 +83,7 @@ pub async fn list(
         ));
     }
     if cursor.as_deref().is_some_and(|cursor| cursor.len() > LONGEST) {
-        return Err(ApiError::validation("cursor", "is no cursor of this list"));
+        return Err(foreign_cursor());
     }
     let cursor = cursor.filter(|cursor| !cursor.is_empty());
     let asked = subject.ask(&state, Ask::List { cwd, cursor }).await?;
