@@ -109,7 +109,7 @@ pub(crate) fn restored_updates() -> Vec<Value> {
     vec![
         json!({"sessionUpdate": "available_commands_update", "availableCommands": [command]}),
         json!({"sessionUpdate": "session_info_update", "title": "Restored"}),
-        json!({"sessionUpdate": "usage_update", "used": 5, "size": 100}),
+        json!({"sessionUpdate": "usage_update", "used": 5, "size": 100, "cost": {"amount": 0.25, "currency": "USD"}}),
     ]
 }
 

@@ -132,7 +132,8 @@ async fn a_deleted_session_is_gone_at_the_agent_and_told_in_our_record() {
         .refused(409, "conflict");
     let fresh = stack.launch(json!({"session_id": old, "on_lost": "new"})).await;
     assert_eq!(told(&stack, &fresh).await["how"], "new");
-    // The agent's own refusal.
+    // The agent's own refusal: it can be asked once it is taken up.
+    stack.turn(&id, "/say here").await;
     let refused = delete(&stack, &id, &old).await.refused(502, "agent_error");
     assert_eq!(refused["details"]["code"], -32002);
     stack.settle().await;

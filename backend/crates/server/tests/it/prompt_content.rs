@@ -35,6 +35,11 @@ async fn try_prompt(stack: &Stack, id: &str, blocks: &Value, wait: bool) -> Answ
     stack.post(&format!("/agents/{id}/prompt"), &body).await
 }
 
+/// Lets a turn go on that waits for this file.
+fn go(stack: &Stack, file: &str) {
+    std::fs::write(stack.workspace().join(file), "").unwrap();
+}
+
 /// What the agent got in the last prompt, after the text.
 fn last_sent(stack: &Stack) -> Vec<Value> {
     let sent = stack.sent_to("session/prompt").pop().unwrap();
@@ -140,11 +145,12 @@ async fn an_upload_is_kept_and_named_by_its_id() {
     let id = copied(&stack, json!({})).await;
     let image = json!({"type": "image", "upload_id": upload, "annotations": {"audience": ["assistant"]}});
     // A prompt that waits behind a turn is kept with the file, over a restart too.
-    stack.prompt(&id, "/sleep 3000").await;
+    stack.prompt(&id, "/await first").await;
     let queued = try_prompt(&stack, &id, &json!([image]), false).await.expect(202);
     stack.kill().await;
     stack.boot().await;
     assert_eq!(stack.get(&format!("/uploads/{upload}")).await.expect(200), kept);
+    go(&stack, "first");
     let path = format!("/agents/{id}/turns/{}", queued["turn_id"].as_str().unwrap());
     let done = stack.until(&path, |turn| turn["status"] == "completed").await;
     let sent = last_sent(&stack);
@@ -200,7 +206,7 @@ async fn an_upload_is_kept_and_named_by_its_id() {
     assert_eq!(response.headers()["content-disposition"], "attachment");
     assert!(response.bytes().await.unwrap() == bytes);
     // One that is deleted is nothing that a new prompt could name; one that waits says so after a restart.
-    stack.prompt(&id, "/sleep 3000").await;
+    stack.prompt(&id, "/await second").await;
     let queued = try_prompt(&stack, &id, &json!([image]), false).await.expect(202);
     stack
         .call(Method::DELETE, &format!("/uploads/{upload}"), None)
@@ -219,6 +225,7 @@ async fn an_upload_is_kept_and_named_by_its_id() {
     );
     stack.kill().await;
     stack.boot().await;
+    go(&stack, "second");
     let path = format!("/agents/{id}/turns/{}", queued["turn_id"].as_str().unwrap());
     let failed = stack.until(&path, |turn| turn["status"] == "failed").await;
     assert_eq!(failed["error"]["code"], "validation_error", "{failed:#}");
@@ -342,11 +349,12 @@ async fn files_of_the_workspace_are_named_by_path() {
         json!({"uri": "file:///workspace/sub%20dir/a.rs", "mimeType": "text/x-rust", "text": "fn a() {}"})
     );
     // It is the file of the moment at which the prompt was taken.
-    stack.prompt(&id, "/sleep 1000").await;
+    stack.prompt(&id, "/await written").await;
     let queued = try_prompt(&stack, &id, &json!([by_path("image", "shot.png")]), false)
         .await
         .expect(202);
     std::fs::write(workspace.join("shot.png"), picture(20)).unwrap();
+    go(&stack, "written");
     let path = format!("/agents/{id}/turns/{}", queued["turn_id"].as_str().unwrap());
     stack.until(&path, |turn| turn["status"] == "completed").await;
     assert_eq!(last_sent(&stack)[0], shot);

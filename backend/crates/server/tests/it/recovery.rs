@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
-use crate::support::Stack;
+use crate::support::{LIMIT, Stack};
 
 /// Every line of the agent's stdout that is stored, by its number.
 pub(crate) async fn stored_stdout(stack: &Stack, id: &str) -> BTreeMap<u64, Vec<u8>> {
@@ -31,13 +31,13 @@ pub(crate) async fn stored_stdout(stack: &Stack, id: &str) -> BTreeMap<u64, Vec<
 
 /// What is stored equals the agent's own copy, line for line, and the events have no gap.
 pub(crate) async fn assert_whole(stack: &Stack, id: &str) {
-    let copy = std::fs::read(stack.workspace().join(format!("{id}.copy"))).unwrap();
+    let stored = stored_stdout(stack, id).await;
+    let copy = copy_of(stack, id, stored.len()).await;
     let written: Vec<&[u8]> = copy
         .strip_suffix(b"\n")
         .unwrap_or(&copy)
         .split(|b| *b == b'\n')
         .collect();
-    let stored = stored_stdout(stack, id).await;
     assert_eq!(
         stored.keys().copied().collect::<Vec<_>>(),
         (1..=written.len() as u64).collect::<Vec<_>>()
@@ -59,6 +59,20 @@ pub(crate) async fn assert_whole(stack: &Stack, id: &str) {
         .map(|e| e["seq"].as_i64().unwrap())
         .collect();
     assert_eq!(seqs, (1..=seqs.len() as i64).collect::<Vec<_>>());
+}
+
+/// The agent's own copy. It writes a line there once it has said it, and may come to that later than we do to the line.
+async fn copy_of(stack: &Stack, id: &str, lines: usize) -> Vec<u8> {
+    let path = stack.workspace().join(format!("{id}.copy"));
+    let deadline = std::time::Instant::now() + LIMIT;
+    loop {
+        let copy = std::fs::read(&path).unwrap();
+        let written = copy.split(|b| *b == b'\n').count() - 1;
+        if written >= lines || std::time::Instant::now() > deadline {
+            return copy;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Whether what is stored equals the agent's own copy.

@@ -80,10 +80,11 @@ async fn what_an_agent_says_of_its_session_outlives_the_server() {
     let turn = stack
         .prompt(
             &id,
-            &format!("/sleep 1500\n/update {later}\n/update {cleared}\n/update {mode}\n/say end"),
+            &format!("/await go\n/update {later}\n/update {cleared}\n/update {mode}\n/say end"),
         )
         .await;
     stack.kill().await;
+    std::fs::write(stack.workspace().join("go"), "").unwrap();
     copied(&stack, "\"end\"").await;
     stack.boot().await;
     let path = format!("/agents/{id}/turns/{turn}");

@@ -30,6 +30,29 @@ async fn total(stack: &Stack, id: &str) -> Value {
     session["total_usage"].clone()
 }
 
+/// A history that tells again what its beginning had cost is no count that began anew.
+#[tokio::test]
+async fn what_a_history_tells_again_is_not_counted_again() {
+    let stack = Stack::start().await;
+    let id = stack.launch(json!({})).await;
+    assert_eq!(stack.turn(&id, &costs(1.0)).await["cost"], usd(1.0));
+    stack
+        .post(&format!("/agents/{id}/stop"), &json!({}))
+        .await
+        .expect(200);
+    let body = json!({"wait": "ready", "env": {"MOCK_WITHOUT": "resume", "MOCK_LOAD": "state"}});
+    let resumed = stack
+        .post(&format!("/agents/{id}/resume"), &body)
+        .await
+        .expect(201);
+    let next = resumed["id"].as_str().unwrap();
+    let told = stack.get(&format!("/agents/{next}/session")).await.expect(200);
+    assert_eq!(told["usage"]["cost"], usd(0.25), "{told:#}");
+    assert_eq!(stack.turn(next, &costs(1.5)).await["cost"], usd(0.5));
+    assert_eq!(total(&stack, next).await["costs"], json!([usd(1.5)]));
+    stack.settle().await;
+}
+
 #[tokio::test]
 async fn tokens_and_costs_are_summed_over_restarts_and_told_again() {
     let mut stack = Stack::with(&[("KANDEV_CANCEL_GRACE_SECONDS", "1")]).await;
@@ -48,12 +71,13 @@ async fn tokens_and_costs_are_summed_over_restarts_and_told_again() {
     assert_eq!(first["cost"], usd(0.25));
 
     // A server that dies in the turn.
-    let script = format!("{}\n/slow 30 50\n/usage 40\n{}", costs(0.5), costs(0.75));
+    let script = format!("{}\n/await go\n/usage 40\n{}", costs(0.5), costs(0.75));
     let second = stack.prompt(&id, &script).await;
     let path = format!("/agents/{id}/turns/{second}");
     stack.until(&path, |t| t["cost"] == usd(0.25)).await;
     stack.kill().await;
     stack.boot().await;
+    std::fs::write(stack.workspace().join("go"), "").unwrap();
     let second = turn_ended(&stack, &id, &second).await;
     assert_eq!(
         (&second["usage"]["totalTokens"], &second["cost"]),

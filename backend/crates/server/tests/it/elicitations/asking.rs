@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{accept, all, answer, asked, path_of, pending, turn_ended, turn_state};
 use crate::protocol::of_kind;
-use crate::support::{Socket, Stack};
+use crate::support::{Got, Socket, Stack};
 
 #[tokio::test]
 async fn a_form_is_seen_everywhere_and_answered_once() {
@@ -259,6 +259,9 @@ async fn many_are_listed_page_by_page_and_too_many_are_cancelled() {
     let b = stack.launch(json!({"task_id": "b"})).await;
     let turn = stack.prompt(&a, "/form times=70").await;
     stack.prompt(&b, "/form times=2").await;
+    // All of them before the first answer, which makes room for another one.
+    let of_all = format!("/agents/{a}/elicitations");
+    stack.until(&of_all, |page| page["total"] == 70).await;
     let open = pending(&stack, &a, 64).await;
     pending(&stack, &b, 2).await;
     answer(&stack, &open[3], json!({"action": "decline"}))
@@ -412,12 +415,19 @@ async fn a_websocket_hears_and_answers_elicitations() {
     socket
         .send(&json!({"type": "prompt", "message": "/form\n/form\n/open-url"}))
         .await;
-    let requested = |event: &Value| event["kind"] == "elicitation_requested";
-    let events = socket.events(requested).await;
-    assert_eq!(
-        events.last().unwrap()["data"]["id"],
-        asked(&stack, &id).await["id"]
-    );
+    // That the prompt was taken may be told before or after what comes of it.
+    let (mut taken, mut requested) = (false, Value::Null);
+    while !taken || requested.is_null() {
+        match socket.next().await {
+            Got::Json(message) if message["type"] == "accepted" => taken = true,
+            Got::Json(message) if message["event"]["kind"] == "elicitation_requested" => {
+                requested = message["event"]["data"]["id"].clone();
+            }
+            Got::Json(message) => assert_eq!(message["type"], "event", "{message:#}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(requested, asked(&stack, &id).await["id"]);
     for answer in [
         accept(json!({"name": "x"})),
         json!({"action": "decline"}),

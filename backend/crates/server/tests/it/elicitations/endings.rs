@@ -65,16 +65,18 @@ async fn a_cancel_answers_all_forms_and_urls() {
 #[tokio::test]
 async fn a_stop_cancels_them_and_an_instance_that_ends_leaves_none() {
     let stack = Stack::start().await;
+    let exits = "/later elicitation/create {\"message\":\"m\",\"requestedSchema\":{}}\n/await go\n/exit 3";
     for (message, ending, told) in [
         ("/form", Some(json!({})), true),
         ("/open-url", Some(json!({"force": true})), false),
-        ("/exit 3 2000\n/form", None, false),
+        (exits, None, false),
     ] {
         let id = stack.launch(json!({})).await;
         let turn = stack.prompt(&id, message).await;
         let open = asked(&stack, &id).await;
-        if let Some(body) = ending {
-            stack.post(&format!("/agents/{id}/stop"), &body).await.expect(200);
+        match ending {
+            Some(body) => drop(stack.post(&format!("/agents/{id}/stop"), &body).await.expect(200)),
+            None => std::fs::write(stack.workspace().join("go"), "").unwrap(),
         }
         let status = stack.ended(&id).await["status"].clone();
         let left = all(&stack, &id).await;

@@ -71,7 +71,7 @@ async fn answers_to_forms_are_not_lost_however_soon_the_server_dies() {
 #[tokio::test]
 async fn a_url_that_is_done_while_the_server_is_away_is_done() {
     let mut stack = Stack::start().await;
-    let id = launch_with(&stack, json!({"elicitation_timeout_seconds": 2})).await;
+    let id = launch_with(&stack, json!({"elicitation_timeout_seconds": 5})).await;
     let turn = stack
         .prompt(
             &id,
@@ -100,6 +100,25 @@ async fn a_url_that_is_done_while_the_server_is_away_is_done() {
     let two = all(&stack, &id).await.pop().unwrap();
     assert_eq!(two["status"], "expired");
     assert_eq!(of_kind(&stack, &id, "elicitation_completed").await.len(), 1);
+    assert_whole(&stack, &id).await;
+    stack.settle().await;
+}
+
+#[tokio::test]
+async fn the_time_for_an_answer_is_over_also_when_the_server_that_gave_it_is_gone() {
+    let mut stack = Stack::start().await;
+    let id = launch_with(&stack, json!({"elicitation_timeout_seconds": 5})).await;
+    let turn = stack.prompt(&id, "/form").await;
+    let before = asked(&stack, &id).await;
+    stack.kill().await;
+    stack.boot().await;
+    assert_eq!(turn_ended(&stack, &id, &turn).await["text"], "form: cancel\n");
+    let expired = all(&stack, &id).await.remove(0);
+    assert_eq!(
+        (&expired["id"], &expired["status"], &expired["decided_by"]),
+        (&before["id"], &json!("expired"), &json!("timeout"))
+    );
+    assert_eq!(expired["expires_at"], before["expires_at"]);
     assert_whole(&stack, &id).await;
     stack.settle().await;
 }

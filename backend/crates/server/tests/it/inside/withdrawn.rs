@@ -60,37 +60,60 @@ async fn what_only_looks_is_answered_without_the_helper_and_no_terminal_is_made(
     let stack = start("").await;
     let id = launch(&stack).await;
     let helper = Helper::of(&stack, &id).await;
-    helper.stop();
     std::fs::write(stack.workspace().join("a"), "x").unwrap();
-    let script = "/id \"r\"\n/later fs/read_text_file {\"path\":\"/workspace/a\"}\n/cancel-request\n\
-                  /id \"c\"\n/later terminal/create {\"command\":\"sleep\",\"args\":[\"1004\"]}\n/cancel-request\n/answers\n\
-                  /write answered x\n/fs-read a";
-    let turn = stack.prompt(&id, script).await;
-    stack.until_there("answered").await;
-    helper.go_on();
-    let path = format!("/agents/{id}/turns/{turn}");
-    let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
-    assert_eq!(
-        lines(&ended),
-        [
-            "answer: error -32800 Request cancelled",
-            "answer: error -32800 Request cancelled",
-            "write: /workspace/answered: 1 bytes",
-            r#"fs-read: "x""#,
-        ]
-    );
-    let (files, terminals) = (told(&stack, &id, "fs").await, told(&stack, &id, "terminal").await);
-    assert_eq!(
-        (outcome(&files, "r"), outcome(&terminals, "c")),
-        (json!("cancelled"), json!("cancelled"))
-    );
-    // The helper has done what it was asked by now: the read came after it all.
-    let deadline = std::time::Instant::now() + LIMIT;
-    while running(&processes(&stack, &id).await, "sleep 1004") > 0 {
-        assert!(std::time::Instant::now() < deadline, "the terminal is kept");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    // Right behind the request, and once the helper has been asked.
+    for (late, seconds) in [(false, "1004"), (true, "1005")] {
+        helper.stop();
+        let (read, create) = (format!("r{seconds}"), format!("c{seconds}"));
+        let script = [
+            format!("/id \"{read}\""),
+            r#"/later fs/read_text_file {"path":"/workspace/a"}"#.to_owned(),
+            format!("/id \"{create}\""),
+            format!(r#"/later terminal/create {{"command":"sleep","args":["{seconds}"]}}"#),
+            if late { "/await go" } else { "" }.to_owned(),
+            format!("/cancel-request \"{read}\"\n/cancel-request \"{create}\"\n/answers"),
+            format!("/write answered{seconds} x\n/fs-read a"),
+        ];
+        let turn = stack.prompt(&id, &script.join("\n")).await;
+        if late {
+            pends(&stack, &id, "fs", &read).await;
+            pends(&stack, &id, "terminal", &create).await;
+            std::fs::write(stack.workspace().join("go"), "").unwrap();
+        }
+        stack.until_there(&format!("answered{seconds}")).await;
+        helper.go_on();
+        let path = format!("/agents/{id}/turns/{turn}");
+        let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
+        assert_eq!(
+            lines(&ended),
+            [
+                "answer: error -32800 Request cancelled".to_owned(),
+                "answer: error -32800 Request cancelled".to_owned(),
+                format!("write: /workspace/answered{seconds}: 1 bytes"),
+                r#"fs-read: "x""#.to_owned(),
+            ]
+        );
+        let (files, terminals) = (told(&stack, &id, "fs").await, told(&stack, &id, "terminal").await);
+        assert_eq!(
+            (outcome(&files, &read), outcome(&terminals, &create)),
+            (json!("cancelled"), json!("cancelled"))
+        );
+        // The helper has done what it was asked by now: the read came after it all.
+        let deadline = std::time::Instant::now() + LIMIT;
+        while running(&processes(&stack, &id).await, &format!("sleep {seconds}")) > 0 {
+            assert!(std::time::Instant::now() < deadline, "the terminal is kept");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
     }
     stack.settle().await;
+}
+
+/// Waits until this request is on record, and so on its way to the helper.
+async fn pends(stack: &Stack, id: &str, kind: &str, request: &str) {
+    let is_it = |e: &Value| e["data"]["request_id"] == request && e["data"]["outcome"] == "pending";
+    let path = format!("/agents/{id}/events?kind={kind}&limit=500");
+    let there = |page: &Value| page["events"].as_array().unwrap().iter().any(is_it);
+    stack.until(&path, there).await;
 }
 
 /// Waits until the helper has been asked for so many files.

@@ -310,12 +310,8 @@ async fn errors() {
         stack.boot().await;
     }
     // The standard codes, and Koda's own, with details and reason.
-    stack.until_ready().await;
-    let path = format!("/agents/{id}/rpc");
-    let unknown = json!({"method": "koda/none"});
-    while stack.post(&path, &unknown).await.status == 503 {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    // It can be asked once it is taken up.
+    stack.turn(&id, "/say here").await;
     fails(&stack, &id, "koda/none", json!({}), -32601, "method_not_found").await;
     let params = json!({"taskId": 7});
     fails(

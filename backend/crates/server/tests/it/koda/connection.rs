@@ -33,8 +33,11 @@ async fn transport() {
         let answers = messages.iter().filter(|e| e["data"]["id"] == *asked);
         assert_eq!(answers.count(), 1, "{asked}");
     }
-    let errors = stack.logs(&id, "stderr").await;
-    assert!(errors.contains(&"a message of its own".to_owned()), "{errors:?}");
+    let is_own = |log: &Value| log["message"] == "a message of its own";
+    let logs = format!("/agents/{id}/logs?stream=stderr");
+    stack
+        .until(&logs, |page| page["logs"].as_array().unwrap().iter().any(is_own))
+        .await;
     stack.settle().await;
 }
 

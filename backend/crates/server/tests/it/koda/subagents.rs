@@ -48,6 +48,12 @@ async fn background_subagents() {
     assert_eq!(turn["text"], "subagent task-1: done: look\n");
     let kinds = ["subagent_update", "subagent_turn", "subagent_settings_update"];
     assert_eq!(updates(&stack, &silent, &kinds).await, Vec::<Value>::new());
+    // What it answers when it is asked is known from then on.
+    let known = session(&stack, &silent).await;
+    assert_eq!(known["subagents"], json!([]));
+    let list = done(&stack, &silent, "session/subagent_list", json!({})).await;
+    let known = task(&session(&stack, &silent).await, "task-1");
+    assert_eq!(known["task"], list["tasks"][0], "{list:#}");
     stack.settle().await;
 }
 
