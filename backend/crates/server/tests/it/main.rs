@@ -51,6 +51,7 @@ mod session_state;
 #[cfg(feature = "soak")]
 mod soak;
 mod streams;
+mod strict;
 mod support;
 mod turns;
 mod usage;
