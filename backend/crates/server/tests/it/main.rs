@@ -26,6 +26,7 @@ mod field_cases;
 mod handshake;
 mod image_user;
 mod inside;
+mod kinds;
 mod koda;
 mod legacy;
 mod logs;

@@ -4,6 +4,7 @@ mod endless;
 mod files;
 mod limits;
 mod restarts;
+mod shown;
 mod terminals;
 mod withdrawn;
 
