@@ -13,6 +13,7 @@ mod architecture;
 mod asked;
 mod asks;
 mod bad_input;
+mod bounds;
 mod cancel_escalation;
 mod cancel_restarts;
 mod config;
