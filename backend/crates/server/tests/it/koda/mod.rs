@@ -2,6 +2,7 @@
 
 mod client;
 mod connection;
+mod edges;
 mod sessions;
 mod subagents;
 
