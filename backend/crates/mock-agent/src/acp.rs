@@ -428,11 +428,15 @@ pub(crate) fn change(
             return Err(RpcError::new(code, "MOCK_SET says so"));
         }
         let session = session_of(agent, params)?;
+        let before = session.with(|state| state.settings.clone());
         let (result, updates) = session.with(|state| apply(agent, &mut state.settings, params))?;
         let mut reply = Reply::from(Ok(result));
         reply.after = update_lines(agent, &session, &updates);
-        if let Set::Slow(ms) = agent.config.set {
+        if let Set::Slow(ms) | Set::Yields(ms) = agent.config.set {
             reply.delay = Delay::Slow(ms);
+        }
+        if let Set::Yields(_) = agent.config.set {
+            reply.undo = Some(Box::new(move || session.with(|state| state.settings = before)));
         }
         Ok(reply)
     };

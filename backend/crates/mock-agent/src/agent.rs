@@ -19,7 +19,10 @@ use serde_json::{Value, json};
 
 use crate::config::{Auth, Config, Dialect, Init};
 use crate::fault::Process;
-use crate::frame::{self, AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, Id, Incoming, NOT_FOUND, RpcError};
+use crate::frame::{
+    self, AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, Id, Incoming, NOT_FOUND, REQUEST_CANCELLED,
+    RpcError,
+};
 use crate::out::{Out, complain};
 use crate::session::{Admission, Session, Settings};
 use crate::store::{Store, StoredTurn};
@@ -51,6 +54,8 @@ pub(crate) struct Reply {
     pub(crate) delay: Delay,
     /// After each of the lines before.
     pub(crate) pause: Duration,
+    /// Of a slow one that the client may take back: undoes what was done for it.
+    pub(crate) undo: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl From<Answer> for Reply {
@@ -62,6 +67,7 @@ impl From<Answer> for Reply {
             after,
             delay,
             pause: Duration::ZERO,
+            undo: None,
         }
     }
 }
@@ -84,6 +90,8 @@ pub(crate) struct Agent {
     watched: AtomicBool,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     pending: Mutex<HashMap<String, Arc<Signal>>>,
+    /// Slow replies that the client may take back, by the request's id.
+    slow: Mutex<HashMap<String, Arc<Signal>>>,
     next_request: AtomicU64,
     jobs: SyncSender<Job>,
 }
@@ -105,8 +113,7 @@ impl Agent {
                 }
             });
         let (jobs, queue): (_, Receiver<Job>) = sync_channel(MAX_JOBS);
-        let strict = (config.strict && config.dialect != Dialect::Kandev)
-            .then(|| Strict::new(config.dialect == Dialect::Koda));
+        let strict = Strict::new(config.dialect, config.strict);
         let agent = Arc::new(Self {
             config,
             process,
@@ -120,6 +127,7 @@ impl Agent {
             watched: AtomicBool::new(false),
             sessions: Mutex::default(),
             pending: Mutex::default(),
+            slow: Mutex::default(),
             next_request: AtomicU64::new(0),
             jobs,
         });
@@ -144,7 +152,7 @@ impl Agent {
     /// Takes one line of stdin.
     pub(crate) fn receive(self: &Arc<Self>, line: &[u8]) {
         let incoming = frame::parse(line);
-        if let Some(Err(problem)) = self.strict.as_ref().map(|strict| strict.check(&incoming)) {
+        if let Some(Err(problem)) = self.strict.as_ref().map(|strict| strict.check(line, &incoming)) {
             complain(&format!("not of the official schema: {problem}"));
             std::process::exit(strict::EXIT_CODE);
         }
@@ -190,8 +198,10 @@ impl Agent {
 
     /// Sends a reply after those before it.
     pub(crate) fn reply(self: &Arc<Self>, id: Id, reply: impl Into<Reply>) {
-        let reply = reply.into();
+        let mut reply = reply.into();
         let agent = Arc::clone(self);
+        let undo = reply.undo.take();
+        let request = id.clone();
         let write = move || {
             for line in &reply.before {
                 agent.out().line(line);
@@ -204,9 +214,21 @@ impl Agent {
             Delay::None => self.job(write),
             Delay::Never => {}
             Delay::Slow(ms) => {
+                let (agent, signal) = (Arc::clone(self), Arc::new(Signal::default()));
+                if undo.is_some() {
+                    lock(&self.slow).insert(request.0.clone(), Arc::clone(&signal));
+                }
                 let spawned = self.workers.spawn("slow", move || {
-                    std::thread::sleep(Duration::from_millis(ms));
-                    write();
+                    let taken_back = signal.sleep(Duration::from_millis(ms)).is_err();
+                    lock(&agent.slow).remove(&request.0);
+                    match undo.filter(|_| taken_back) {
+                        Some(undo) => {
+                            undo();
+                            let error = RpcError::new(REQUEST_CANCELLED, "Request cancelled");
+                            agent.write_answer(request, &Err(error));
+                        }
+                        None => write(),
+                    }
                 });
                 if let Err(e) = spawned {
                     complain(&format!("no thread for a slow reply: {e}"));
@@ -217,12 +239,17 @@ impl Agent {
 
     /// Writes an answer now.
     pub(crate) fn write_answer(&self, id: Id, outcome: &Answer) {
+        self.out().line(&self.answer_line(id, outcome));
+    }
+
+    /// The line of an answer, in the dialect.
+    pub(crate) fn answer_line(&self, id: Id, outcome: &Answer) -> String {
         let id = if self.config.text_ids { id.into_text() } else { id };
         match outcome {
             Err(error) if self.config.dialect == Dialect::Koda => {
-                self.out().line(&frame::answer(&id, &Err(koda::typed(error))));
+                frame::answer(&id, &Err(koda::typed(error)))
             }
-            outcome => self.out().line(&frame::answer(&id, outcome)),
+            outcome => frame::answer(&id, outcome),
         }
     }
 
@@ -271,6 +298,9 @@ impl Agent {
 
     fn cancel_request(&self, params: &Value) {
         let wanted = params["requestId"].to_string();
+        if let Some(slow) = lock(&self.slow).get(&wanted) {
+            slow.cancel();
+        }
         for session in self.sessions() {
             session.for_each_turn(|turn| {
                 if turn.id.0 == wanted && !session.ignore_cancel.load(Ordering::SeqCst) {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::strict::Strictness;
+
 /// Which protocol is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -64,6 +66,8 @@ pub(crate) enum Auth {
 pub(crate) enum Set {
     Normal,
     Slow(u64),
+    /// Slow, and not done where the client takes it back meanwhile.
+    Yields(u64),
     Error(i64),
 }
 
@@ -121,7 +125,7 @@ pub(crate) struct Config {
     pub(crate) input_copy: Option<PathBuf>,
     pub(crate) exit_on_cancel: bool,
     pub(crate) text_ids: bool,
-    pub(crate) strict: bool,
+    pub(crate) strict: Strictness,
     /// Koda's access policy that sessions begin with.
     pub(crate) approval_mode: String,
     /// The folder of Koda's user.
@@ -190,7 +194,7 @@ impl Config {
             input_copy: env("MOCK_INPUT_COPY").map(PathBuf::from),
             exit_on_cancel: flag("MOCK_EXIT_ON_CANCEL"),
             text_ids: flag("MOCK_TEXT_IDS"),
-            strict: flag("MOCK_STRICT"),
+            strict: strict(&env("MOCK_STRICT").unwrap_or_default())?,
             approval_mode,
             koda_home: env("KODA_CLI_HOME").map(PathBuf::from),
         })
@@ -298,8 +302,18 @@ fn set(value: &str) -> Result<Set, String> {
     Ok(match split(value) {
         ("" | "normal", "") => Set::Normal,
         ("slow", ms) => Set::Slow(number(VARIABLE, ms)?),
+        ("yields", ms) => Set::Yields(number(VARIABLE, ms)?),
         ("error", code) => Set::Error(number(VARIABLE, code)?),
         _ => return unknown(VARIABLE, value),
+    })
+}
+
+fn strict(value: &str) -> Result<Strictness, String> {
+    Ok(match value {
+        "" | "0" => Strictness::Off,
+        "1" => Strictness::On,
+        "torn" => Strictness::Torn,
+        other => return unknown("MOCK_STRICT", other),
     })
 }
 
@@ -370,6 +384,7 @@ mod tests {
             ("MOCK_LOAD", "replay:1:x"),
             ("MOCK_SET", "never"),
             ("MOCK_BUSY", "no"),
+            ("MOCK_STRICT", "yes"),
             ("MOCK_WITHOUT", "lode"),
             ("MOCK_SPEED", "-1"),
             ("MOCK_DIALECT", "tcp"),

@@ -16,6 +16,8 @@ pub(crate) const INVALID_PARAMS: i64 = -32602;
 pub(crate) const INTERNAL_ERROR: i64 = -32603;
 /// ACP: authenticate first.
 pub(crate) const AUTH_REQUIRED: i64 = -32000;
+/// ACP: the request was taken back.
+pub(crate) const REQUEST_CANCELLED: i64 = -32800;
 /// Koda: the session cannot be restored.
 pub(crate) const RESTORE_UNAVAILABLE: i64 = -32001;
 /// ACP: resource not found. Koda: the session cannot be forked.

@@ -1,7 +1,10 @@
 //! Checks what the client sends against the official schema (`MOCK_STRICT=1`, which is so in the image).
 //!
-//! The JSON Schemas are derived from the types of the official schema crate, one per method, when its first frame comes. What
-//! is not of the official protocol (Koda's methods, `koda/*`, unknown ones) is not checked.
+//! Every line must be a message of JSON-RPC 2.0. The JSON Schemas of params and results are derived from the types of the
+//! official schema crate, one per method, when its first frame comes; what is not of the official protocol (the kandev
+//! dialect, Koda's methods, `koda/*`, unknown ones) is checked no further.
+
+mod envelope;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,16 +14,28 @@ use jsonschema::Validator;
 use schemars::{Schema, schema_for};
 use serde_json::Value;
 
+use crate::config::Dialect;
 use crate::frame::Incoming;
+use envelope::Fault;
 
 /// Exit code of an agent whose client sent a frame that is not of the schema.
 pub(crate) const EXIT_CODE: i32 = 97;
 
+/// How much is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Strictness {
+    Off,
+    On,
+    /// All but a line that ends in the middle of a message: a client that is killed leaves one, and the next one begins
+    /// with a newline.
+    Torn,
+}
+
 /// The schemas in use, and what was asked of the client.
-#[derive(Default)]
 pub(crate) struct Strict {
-    /// The agent is Koda, whose `systemPrompt` is a text.
-    koda: bool,
+    dialect: Dialect,
+    /// Half a line is no fault.
+    torn: bool,
     /// By method and whether it is of the answer to it; `None`: not an official one.
     schemas: Mutex<HashMap<(String, bool), Option<Validator>>>,
     /// Methods of this agent's own requests, by id.
@@ -28,11 +43,14 @@ pub(crate) struct Strict {
 }
 
 impl Strict {
-    pub(crate) fn new(koda: bool) -> Self {
-        Self {
-            koda,
-            ..Self::default()
-        }
+    /// Nothing, where nothing is checked.
+    pub(crate) fn new(dialect: Dialect, how: Strictness) -> Option<Self> {
+        (how != Strictness::Off).then(|| Self {
+            dialect,
+            torn: how == Strictness::Torn,
+            schemas: Mutex::default(),
+            asked: Mutex::default(),
+        })
     }
 
     /// The agent sends a request.
@@ -41,16 +59,27 @@ impl Strict {
         asked.insert(id.to_owned(), method.to_owned());
     }
 
-    /// What is wrong with a frame of the client's.
-    pub(crate) fn check(&self, frame: &Incoming) -> Result<(), String> {
+    /// What is wrong with a line of the client's, which was read as this.
+    pub(crate) fn check(&self, line: &[u8], frame: &Incoming) -> Result<(), String> {
+        // Stdin ended in the middle of it: what the client had still to write nobody will read.
+        let ends = line.ends_with(b"\n");
+        if *frame != Incoming::Blank {
+            match envelope::check(line.trim_ascii()) {
+                Ok(()) => {}
+                Err(Fault::Torn) if self.torn || !ends => return Ok(()),
+                Err(Fault::Torn) => return Err("half a line".to_owned()),
+                Err(Fault::Other(problem)) => return Err(problem),
+            }
+        }
         match frame {
+            Incoming::Call { .. } | Incoming::Answer { .. } if self.dialect == Dialect::Kandev => Ok(()),
             Incoming::Call { id, method, params } => {
                 let of_a_notification = matches!(method.as_str(), "session/cancel" | "$/cancel_request");
                 if of_a_notification == id.is_some() {
                     return Err(format!("{method}: a request has an id, a notification none"));
                 }
                 let mut params = params.clone();
-                if self.koda
+                if self.dialect == Dialect::Koda
                     && let Some(params) = params.as_object_mut()
                 {
                     params.remove("systemPrompt");
@@ -67,8 +96,8 @@ impl Strict {
                     (Some(method), Ok(result)) => self.validate(&method, true, result),
                 }
             }
-            // A client that was killed left half a line, and the next one begins with a newline.
-            Incoming::Invalid(_) | Incoming::Blank => Ok(()),
+            Incoming::Invalid(error) => Err(error.message.clone()),
+            Incoming::Blank => Ok(()),
         }
     }
 
@@ -149,8 +178,12 @@ mod tests {
     use super::*;
     use crate::frame::parse;
 
+    fn strict(how: Strictness) -> Strict {
+        Strict::new(Dialect::Acp, how).unwrap()
+    }
+
     fn check(line: &str) -> Result<(), String> {
-        Strict::default().check(&parse(line.as_bytes()))
+        strict(Strictness::On).check(line.as_bytes(), &parse(line.as_bytes()))
     }
 
     #[test]
@@ -202,13 +235,27 @@ mod tests {
             let told = check(line).unwrap_err();
             assert!(told.contains(problem), "{line}: {told}");
         }
-        let strict = Strict::default();
+        let strict = strict(Strictness::On);
         strict.asks("7", "session/request_permission");
-        let answer = r#"{"jsonrpc":"2.0","id":7,"result":{"outcome":"allowed"}}"#;
-        let told = strict.check(&parse(answer.as_bytes())).unwrap_err();
+        let answer = br#"{"jsonrpc":"2.0","id":7,"result":{"outcome":"allowed"}}"#;
+        let told = strict.check(answer, &parse(answer)).unwrap_err();
         assert!(
             told.starts_with("the answer to session/request_permission: /outcome"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn half_a_line_is_a_fault_unless_it_may_be() {
+        let tried = |how: Strictness, line: &[u8]| strict(how).check(line, &parse(line));
+        let half = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"meth\n";
+        assert_eq!(tried(Strictness::On, half), Err("half a line".to_owned()));
+        assert_eq!(tried(Strictness::Torn, half), Ok(()));
+        assert_eq!(tried(Strictness::On, half.trim_ascii()), Ok(()), "stdin ended");
+        for how in [Strictness::On, Strictness::Torn] {
+            assert!(tried(how, b"{\"jsonrpc\":\"2.0\",\"id\":1,{\"jsonrpc\":\"2.0\"}\n").is_err());
+            assert_eq!(tried(how, b"\n"), Ok(()));
+        }
+        assert!(Strict::new(Dialect::Acp, Strictness::Off).is_none());
     }
 }

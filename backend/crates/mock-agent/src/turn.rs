@@ -76,6 +76,8 @@ pub(crate) struct Run<'a> {
     pub(crate) meta: Option<Value>,
     /// Said this long after the answer.
     pub(crate) late: Vec<(Duration, String)>,
+    /// So many chunks are written together with the answer.
+    pub(crate) with_end: usize,
     pub(crate) exit_after: Option<i32>,
     updates: Vec<Value>,
     update_bytes: usize,
@@ -95,6 +97,7 @@ impl<'a> Run<'a> {
             usage: None,
             meta: None,
             late: Vec::new(),
+            with_end: 0,
             exit_after: None,
             updates: Vec::new(),
             update_bytes: 0,
@@ -237,6 +240,11 @@ pub(crate) fn run(turn: &Arc<Turn>) {
         while run.step_plan() {}
     }
     let extra = (run.usage, run.meta.take());
+    let with_end = (1..=run.with_end).map(|n| message_chunk(&format!("last {n}/{} ", run.with_end)));
+    let with_end: Vec<Value> = with_end.collect();
+    for update in &with_end {
+        run.record(update.clone(), 0);
+    }
     let exit_after = run.exit_after;
     let mut late = std::mem::take(&mut run.late);
     late.sort_by_key(|(after, _)| *after);
@@ -253,7 +261,7 @@ pub(crate) fn run(turn: &Arc<Turn>) {
     // Free before the answer is out, since the next prompt may come right after it.
     let next = turn.session.finish(stored);
     agent.forget(&turn.signal);
-    write_end(turn, &ending, extra, &summary);
+    write_end(turn, &ending, &with_end, extra, &summary);
     if koda {
         // What ended too late for the turn.
         koda::subagents::deliver_if_idle(agent, &turn.session);
@@ -273,16 +281,30 @@ pub(crate) fn run(turn: &Arc<Turn>) {
     }
 }
 
-fn write_end(turn: &Turn, ending: &Halt, (usage, meta): (Option<u64>, Option<Value>), summary: &str) {
+fn write_end(
+    turn: &Turn,
+    ending: &Halt,
+    before: &[Value],
+    (usage, meta): (Option<u64>, Option<Value>),
+    summary: &str,
+) {
     let agent = &turn.agent;
+    let session = &turn.session.id;
+    let mut lines = String::new();
+    for update in before {
+        lines.push_str(&agent.update_line(session, update));
+        lines.push('\n');
+    }
     if agent.config.dialect == Dialect::Kandev {
-        agent
-            .out()
-            .line(&kandev::end_line(&turn.session.id, ending, summary));
+        lines.push_str(&kandev::end_line(session, ending, summary));
+        agent.out().line(&lines);
         return;
     }
     let reason = match ending {
-        Halt::Error(error) => return agent.write_answer(turn.id.clone(), &Err(error.clone())),
+        Halt::Error(error) => {
+            lines.push_str(&agent.answer_line(turn.id.clone(), &Err(error.clone())));
+            return agent.out().line(&lines);
+        }
         Halt::Cancelled => "cancelled",
         Halt::Stop(reason) => reason,
     };
@@ -294,5 +316,6 @@ fn write_end(turn: &Turn, ending: &Halt, (usage, meta): (Option<u64>, Option<Val
     if let Some(meta) = meta {
         result["_meta"] = meta;
     }
-    agent.write_answer(turn.id.clone(), &Ok(result));
+    lines.push_str(&agent.answer_line(turn.id.clone(), &Ok(result)));
+    agent.out().line(&lines);
 }

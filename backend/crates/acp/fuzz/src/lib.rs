@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
-use kandev_acp::dialect::{negotiate, prompt_outcome, session_established};
+use kandev_acp::client_methods::{ClientCall, cancelled_request};
+use kandev_acp::dialect::{negotiate, prompt_outcome, session_established, stop_detail};
+use kandev_acp::elicitation::{self, ElicitationRequest, Mode};
 use kandev_acp::frame::OVERSIZED_PREFIX;
 use kandev_acp::permission::{PermissionRequest, choose};
+use kandev_acp::rpc_error::INVALID_PARAMS;
+use kandev_acp::update::koda;
 use kandev_acp::update::legacy::{self, Reading};
 use kandev_acp::{
-    Dialect, Id, Incoming, KandevState, Line, LineDecoder, Params, Peer, outgoing, read_update,
+    Dialect, Effect, Id, Incoming, KandevState, Line, LineDecoder, Params, Peer, outgoing, read_update, usage,
 };
 use kandev_domain::agent_type::Protocol;
 use kandev_domain::status::PermissionPolicy;
@@ -24,6 +28,20 @@ const CHUNKS: [usize; 4] = [1, 7, 64, usize::MAX];
 const LIMITS: [usize; 3] = [24, OVERSIZED_PREFIX + 100, usize::MAX];
 /// Requests of ours that are open meanwhile.
 const OPEN: u64 = 3;
+/// What an agent may ask to be done in its container.
+const CLIENT_CALLS: [&str; 7] = [
+    "fs/read_text_file",
+    "fs/write_text_file",
+    "terminal/create",
+    "terminal/output",
+    "terminal/wait_for_exit",
+    "terminal/kill",
+    "terminal/release",
+];
+/// Longest name of a currency that is kept, in bytes.
+const MAX_CURRENCY: usize = 16;
+/// Longest name of a subagent that is kept, in bytes.
+const MAX_TASK: usize = 256;
 
 /// Takes `output` for an agent's stdout. Panics where something does not hold.
 pub fn agent_bytes(output: &[u8]) {
@@ -222,11 +240,108 @@ fn read_params(params: &Params<'_>, line: &[u8], states: &mut [KandevState; 2]) 
             assert!(mapped.get().contains("kandev.original"));
         }
         assert!(update.progress.is_none_or(|percent| percent <= 100));
+        match update.effect {
+            Effect::Usage(told) => read_usage(told),
+            Effect::Subagent(found) => subagent(&found),
+            _ => {}
+        }
     }
     let request = PermissionRequest::read(params.raw);
     for policy in [PermissionPolicy::Allow, PermissionPolicy::Reject] {
         let _ = choose(policy, &request.options);
     }
+    read_calls(params.raw);
+    read_elicitation(params.raw);
+    if let Some(id) = cancelled_request(params.raw) {
+        assert!(params.raw.get().contains(id.as_raw().get()), "as it was written");
+    }
+    // Whatever has the form of what these are in.
+    read_usage(params.raw);
+    read_subagents(params.raw);
+    let _ = stop_detail(params.raw);
+}
+
+/// Files and terminals: what cannot be done is refused in JSON-RPC's words, and nothing else is.
+fn read_calls(params: &RawValue) {
+    let plain: Value = serde_json::from_str(params.get()).unwrap_or_default();
+    for method in CLIENT_CALLS {
+        let call = match ClientCall::read(method, params).expect("it is one of them") {
+            Ok((_, call)) => call,
+            Err(error) => {
+                assert_eq!(error.code, INVALID_PARAMS);
+                continue;
+            }
+        };
+        // Where a plain parser can tell.
+        let is = |name: &str, read: &str| match &plain[name] {
+            Value::String(text) => assert_eq!(text, read, "{method}"),
+            other => assert!(other.is_null(), "{method}: {name} is no text"),
+        };
+        match call {
+            ClientCall::Read { path, .. } => is("path", &path),
+            ClientCall::Write { path, content } => {
+                is("path", &path);
+                is("content", &content);
+            }
+            ClientCall::Create(create) => is("command", &create.command),
+            ClientCall::Output(id)
+            | ClientCall::Wait(id)
+            | ClientCall::Kill(id)
+            | ClientCall::Release(id) => {
+                is("terminalId", &id);
+            }
+        }
+    }
+    assert!(ClientCall::read("fs/remove", params).is_none());
+}
+
+/// What people are asked: only what can be shown, and only links of the web.
+fn read_elicitation(params: &RawValue) {
+    let _ = elicitation::completed(params);
+    let request = match ElicitationRequest::read(params) {
+        Ok(request) => request,
+        Err(error) => {
+            assert_eq!(error.code, INVALID_PARAMS);
+            return;
+        }
+    };
+    match request.mode {
+        Mode::Url { url, .. } => {
+            let url = url.to_ascii_lowercase();
+            assert!(url.starts_with("http://") || url.starts_with("https://"));
+            assert!(!url.contains(char::is_whitespace));
+        }
+        Mode::Form { schema } => {
+            // An agent's schema and a caller's answer: neither is trusted.
+            for content in [schema.get(), params.get(), "{}"] {
+                if let Ok(Value::Object(content)) = serde_json::from_str(content) {
+                    let _ = elicitation::check(schema, &content);
+                }
+            }
+        }
+    }
+}
+
+fn read_usage(told: &RawValue) {
+    let _ = usage::tokens(told);
+    if let Some(cost) = usage::cost(told) {
+        assert!(cost.amount.is_finite() && cost.amount >= 0.0);
+        assert!((1..=MAX_CURRENCY).contains(&cost.currency.len()));
+    }
+}
+
+fn read_subagents(block: &RawValue) {
+    let read = koda::subagents(block);
+    read.tasks.iter().for_each(subagent);
+    if let Some(settings) = read.settings {
+        assert!(serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(settings.get()).is_ok());
+    }
+}
+
+/// It becomes a row: its name is bounded, and its snapshot an object.
+fn subagent(found: &koda::Subagent) {
+    assert!((1..=MAX_TASK).contains(&found.task_id.len()));
+    assert!(found.snapshot.get().starts_with('{'));
 }
 
 fn read_result(result: &RawValue) {
@@ -234,8 +349,13 @@ fn read_result(result: &RawValue) {
         let _ = negotiate(protocol, result);
     }
     for dialect in [Dialect::Acp, Dialect::Kandev] {
-        let _ = session_established(dialect, result);
+        if let Some(block) = session_established(dialect, result).subagents {
+            read_subagents(&block);
+        }
     }
+    read_usage(result);
+    read_subagents(result);
+    let _ = stop_detail(result);
 }
 
 /// The same line from an agent of the legacy protocol.

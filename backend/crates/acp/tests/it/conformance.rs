@@ -1,4 +1,7 @@
-//! Which method of the protocol is supported where. `docs/acp.md` shows it.
+//! Which methods and kinds of the protocol are supported where. `docs/acp.md` shows it.
+
+mod cited;
+mod kinds;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,16 +10,26 @@ use std::path::{Path, PathBuf};
 use agent_client_protocol_schema::v1::{AGENT_METHOD_NAMES, CLIENT_METHOD_NAMES};
 use serde_json::Value;
 
-/// A method, how kandev has it, and the server's tests that show it.
+use cited::Sources;
+use kinds::GROUPS_OF_KINDS;
+
+/// A method or kind, how kandev has it, and the server's tests that show it.
 type Row = (&'static str, &'static str, &'static [&'static str]);
 
 const AGENTS: &[Row] = &[
-    ("initialize", "every launch", &["a_handshake_has_its_time"]),
+    (
+        "initialize",
+        "every launch",
+        &[
+            "what_is_not_offered_is_not_there",
+            "what_is_offered_is_what_is_handled",
+            "a_handshake_has_its_time",
+        ],
+    ),
     (
         "authenticate",
         "`POST /agents/{id}/authenticate`; at a launch and its resumes, by `auth_method` before the session, or when the agent wants it and the environment answers a method",
         &[
-            "an_agent_that_wants_a_login_says_how",
             "a_login_by_environment_lasts_until_the_logout",
             "a_login_by_name_comes_before_the_session",
             "what_the_agent_did_not_advertise_is_said_so",
@@ -390,18 +403,43 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-/// All sources of the server's tests.
-fn sources(dir: &Path) -> String {
-    let mut all = String::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            all.push_str(&sources(&path));
-        } else {
-            all.push_str(&std::fs::read_to_string(&path).unwrap());
-        }
-    }
-    all
+/// What in a test shows that it has this method called, beside the method's name: a route, a directive of the mock agent, or a
+/// helper of all tests. Without an entry it is the name, or its last word as a route or as what such a helper is given.
+const SHOWN_BY: &[(&str, &[&str])] = &[
+    ("initialize", &["/client", "MOCK_INIT", "agent_capabilities"]),
+    ("session/new", &[".launch(", ".try_launch("]),
+    ("session/load", &["MOCK_LOAD", "replayed_updates", "MOCK_WITHOUT"]),
+    ("session/list", &["/sessions"]),
+    ("session/prompt", &["/prompt", ".turn(", ".prompt("]),
+    ("session/set_mode", &["\"mode\"", "/mode"]),
+    ("session/set_model", &["\"model\"", "/model"]),
+    ("session/set_config_option", &["config_options"]),
+    ("session/delete", &["DELETE"]),
+    ("session/update", &["\"update\""]),
+    ("session/request_permission", &["/permission"]),
+    ("fs/read_text_file", &["/fs-read"]),
+    ("fs/write_text_file", &["/fs-write", "/fs-fill"]),
+    ("terminal/create", &["/term "]),
+    ("terminal/output", &["/term-output"]),
+    ("terminal/wait_for_exit", &["/term-wait"]),
+    ("terminal/kill", &["/term-kill"]),
+    ("terminal/release", &["/term-release", "released"]),
+    ("elicitation/create", &["/form", "/open-url"]),
+    ("elicitation/complete", &["/url-done"]),
+    ("$/cancel_request", &["/cancel-request"]),
+];
+
+fn shows(body: &str, method: &str) -> bool {
+    let last = method.rsplit('/').next().unwrap_or(method);
+    let bare = last.trim_start_matches("set_").trim_start_matches("subagent_");
+    let mut words = vec![format!("\"{method}\""), format!("/{last}"), format!("\"{bare}\"")];
+    words.extend(bare.strip_prefix("definition").map(|rest| format!("\"{rest}\"")));
+    let own = SHOWN_BY.iter().find(|(of, _)| *of == method);
+    words.extend(
+        own.into_iter()
+            .flat_map(|(_, own)| own.iter().map(|word| (*word).to_owned())),
+    );
+    words.iter().any(|word| body.contains(word))
 }
 
 fn table() -> String {
@@ -426,6 +464,13 @@ fn table() -> String {
     for (section, how, tests) in SECTIONS {
         writeln!(text, "| {section} | {how} | `{}` |", tests[0]).unwrap();
     }
+    text.push_str("\n| Kind | Of what | How | Tests |\n|---|---|---|---|\n");
+    for group in GROUPS_OF_KINDS {
+        for (kind, how, tests) in group.rows {
+            let tests: Vec<_> = tests.iter().map(|test| format!("`{test}`")).collect();
+            writeln!(text, "| `{kind}` | {} | {how} | {} |", group.of, tests.join(", ")).unwrap();
+        }
+    }
     text
 }
 
@@ -448,16 +493,64 @@ fn every_method_of_the_official_schema_has_its_row() {
 }
 
 #[test]
-fn the_tests_are_there() {
-    let sources = sources(&repository().join("backend/crates/server/tests/it"));
-    for (method, _, tests) in [AGENTS, KODAS, CLIENTS, BOTH, SECTIONS].concat() {
+fn every_kind_of_the_official_schema_has_its_row() {
+    for group in GROUPS_OF_KINDS {
+        let rows: BTreeSet<String> = group.rows.iter().map(|(kind, ..)| (*kind).to_owned()).collect();
+        assert_eq!(rows, group.official(), "{}", group.of);
+    }
+}
+
+#[test]
+fn the_tests_are_there_and_do_what_they_are_named_for() {
+    let sources = Sources::read(&repository().join("backend/crates/server/tests/it"));
+    let mut wrong = Vec::new();
+    for (method, _, tests) in [AGENTS, KODAS, CLIENTS, BOTH].concat() {
+        assert!(!tests.is_empty(), "{method}");
         for test in tests {
-            assert!(
-                sources.contains(&format!("async fn {test}()")),
-                "{method}: {test}"
-            );
+            match sources.test(test) {
+                None => wrong.push(format!("{method}: there is no test {test}")),
+                Some(body) if !shows(&body, method) => wrong.push(format!("{method}: not in {test}")),
+                Some(_) => {}
+            }
         }
     }
+    for group in GROUPS_OF_KINDS {
+        for (kind, _, tests) in group.rows {
+            for test in *tests {
+                let body = sources.test(test);
+                if !body.is_some_and(|body| body.contains(kind)) {
+                    wrong.push(format!("{} {kind}: not in {test}", group.of));
+                }
+            }
+        }
+    }
+    for (section, _, tests) in SECTIONS {
+        for test in *tests {
+            if sources.test(test).is_none() {
+                wrong.push(format!("{section}: there is no test {test}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_test_that_does_something_else_is_found_out() {
+    let sources = Sources::read(&repository().join("backend/crates/server/tests/it"));
+    let body = sources
+        .test("three_prompts_are_three_turns_of_one_session")
+        .unwrap();
+    assert!(shows(&body, "session/prompt") && shows(&body, "session/new"));
+    for method in [
+        "session/fork",
+        "logout",
+        "terminal/kill",
+        "elicitation/create",
+        "$/cancel_request",
+    ] {
+        assert!(!shows(&body, method), "{method}");
+    }
+    assert_eq!(sources.test("start"), None, "a helper is no test");
 }
 
 #[test]

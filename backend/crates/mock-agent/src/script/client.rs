@@ -1,13 +1,14 @@
 //! Directives that use files and terminals through the client.
 
-use std::path::Path;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::ask::send;
 use super::tools::resolve;
-use crate::args::{number, required, size, unescape, word};
+use crate::args::{number, required, size, size_or, unescape, word};
 use crate::sync::{Answer, lock};
 use crate::turn::{Halt, Run};
 
@@ -29,12 +30,18 @@ pub(super) enum Client {
         path: String,
         text: String,
     },
-    /// So many bytes.
+    /// So many bytes, other ones for each path.
     Fill {
         path: String,
         bytes: usize,
     },
-    /// So many reads at once.
+    /// So many of them at once.
+    FillMany {
+        path: String,
+        bytes: usize,
+        times: usize,
+    },
+    /// So many reads at once, of one file or of one each (`{}`).
     ReadMany {
         path: String,
         times: usize,
@@ -43,7 +50,8 @@ pub(super) enum Client {
         name: String,
         params: Value,
     },
-    Output(String),
+    /// And how much of the end of what is too long.
+    Output(String, usize),
     /// And whether the script goes on meanwhile.
     Wait(String, bool),
     Kill(String),
@@ -76,6 +84,18 @@ impl Client {
                 path: path()?,
                 bytes: size(name, more)?,
             },
+            "fs-fill-many" => {
+                let (bytes, times) = word(more);
+                let times: usize = number(name, times)?;
+                if times > MAX_TIMES {
+                    return Err(format!("/{name}: at most {MAX_TIMES} times"));
+                }
+                Self::FillMany {
+                    path: path()?,
+                    bytes: size(name, bytes)?,
+                    times,
+                }
+            }
             "fs-read-many" => {
                 let times: usize = number(name, more)?;
                 if times > MAX_TIMES {
@@ -84,7 +104,7 @@ impl Client {
                 Self::ReadMany { path: path()?, times }
             }
             "term" => create(name, rest)?,
-            "term-output" => Self::Output(target()?),
+            "term-output" => Self::Output(target()?, size_or(name, more, 0)?),
             "term-wait" => Self::Wait(target()?, more.trim() == "later"),
             "term-kill" => Self::Kill(target()?),
             "term-release" => Self::Release(target()?),
@@ -108,7 +128,8 @@ impl Client {
                 })
             }
             Self::Write { path, text } => write(run, "fs-write", &path, &text),
-            Self::Fill { path, bytes } => write(run, "fs-fill", &path, &"x".repeat(bytes)),
+            Self::Fill { path, bytes } => write(run, "fs-fill", &path, &filling(&path, bytes)),
+            Self::FillMany { path, bytes, times } => fill_many(run, &path, bytes, times),
             Self::ReadMany { path, times } => read_many(run, &path, times),
             Self::Create { name, mut params } => {
                 params["sessionId"] = json!(run.turn.session.id);
@@ -123,7 +144,7 @@ impl Client {
                 run.report("term", &format!("{name} {said}"));
                 run.turn.signal.check()
             }
-            Self::Output(name) => ask_of(run, "term-output", "terminal/output", &name, |result| {
+            Self::Output(name, tail) => ask_of(run, "term-output", "terminal/output", &name, |result| {
                 let exit = &result["exitStatus"];
                 let exit = if exit.is_null() {
                     "running".to_owned()
@@ -132,7 +153,15 @@ impl Client {
                 };
                 let text = result["output"].as_str().unwrap_or_default();
                 let text = if text.len() > MAX_SHOWN {
-                    format!("{} bytes", text.len())
+                    let end = text.len().saturating_sub(tail);
+                    let end = (end..=text.len()).find(|end| text.is_char_boundary(*end));
+                    let end = end.map_or("", |end| &text[end..]);
+                    let end = if tail > 0 {
+                        format!(" … {}", json!(end))
+                    } else {
+                        String::new()
+                    };
+                    format!("{} bytes{end}", text.len())
                 } else {
                     json!(text).to_string()
                 };
@@ -278,16 +307,69 @@ fn write(run: &mut Run<'_>, name: &str, path: &str, text: &str) -> Result<(), Ha
     ask(run, name, "fs/write_text_file", params, Value::to_string)
 }
 
-fn read_many(run: &mut Run<'_>, path: &str, times: usize) -> Result<(), Halt> {
-    let params = json!({"path": resolve(run, path), "sessionId": run.turn.session.id});
-    let ids: Vec<String> = (0..times)
-        .map(|_| send(run, "fs/read_text_file", &params))
+/// Numbered lines that tell of which file they are.
+fn filling(path: &str, bytes: usize) -> String {
+    let mut text = String::with_capacity(bytes + path.len() + 16);
+    let mut line = 0;
+    while text.len() < bytes {
+        line += 1;
+        // A String takes everything.
+        let _ = writeln!(text, "{path} {line:08}");
+    }
+    let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or_default());
+    text.extend(std::iter::repeat_n('.', bytes - text.len()));
+    text
+}
+
+fn fill_many(run: &mut Run<'_>, path: &str, bytes: usize, times: usize) -> Result<(), Halt> {
+    let asked: Vec<String> = (1..=times)
+        .map(|n| {
+            let path = path.replace("{}", &n.to_string());
+            let mut params = json!({"path": resolve(run, &path), "content": filling(&path, bytes)});
+            params["sessionId"] = json!(run.turn.session.id);
+            send(run, "fs/write_text_file", &params)
+        })
         .collect();
-    let good = ids
-        .iter()
-        .filter(|id| matches!(wait(run, id), Some(Ok(_))))
-        .count();
-    run.report("fs-read-many", &format!("{good} of {times}"));
+    let (mut good, mut error) = (0, String::new());
+    for id in asked {
+        match wait(run, &id) {
+            Some(Ok(_)) => good += 1,
+            answer => error = format!(", {}", said(answer.as_ref(), Value::to_string)),
+        }
+    }
+    run.report("fs-fill-many", &format!("{good} of {times}{error}"));
+    run.turn.signal.check()
+}
+
+/// What comes must be what the agent itself finds there.
+fn read_many(run: &mut Run<'_>, path: &str, times: usize) -> Result<(), Halt> {
+    let asked: Vec<(PathBuf, String)> = (1..=times)
+        .map(|n| {
+            let path = resolve(run, &path.replace("{}", &n.to_string()));
+            let params = json!({"path": path, "sessionId": run.turn.session.id});
+            (path, send(run, "fs/read_text_file", &params))
+        })
+        .collect();
+    let (mut good, mut others) = (0, 0);
+    let mut last = None;
+    for (path, id) in asked {
+        if let Some(Ok(result)) = wait(run, &id) {
+            if last.as_ref().is_none_or(|(of, _)| *of != path) {
+                last = std::fs::read(&path).ok().map(|bytes| (path, bytes));
+            }
+            let there = last.as_ref().map(|(_, bytes)| bytes.as_slice());
+            match result["content"].as_str().map(str::as_bytes) {
+                content if content.is_some() && content == there => good += 1,
+                _ => others += 1,
+            }
+        }
+    }
+    let mut said = format!("{good} of {times}");
+    if others > 0 {
+        let _ = write!(said, ", and {others} that are not what is there");
+    }
+    run.report("fs-read-many", &said);
     run.turn.signal.check()
 }
 
@@ -337,5 +419,13 @@ mod tests {
                 limit
             }
         );
+    }
+
+    #[test]
+    fn each_file_is_filled_with_its_own() {
+        assert_eq!(filling("a", 23), "a 00000001\na 00000002\na");
+        assert_eq!(filling("é", 1), ".");
+        assert_eq!(filling("b", 0), "");
+        assert_eq!(filling("src/é", 300).len(), 300);
     }
 }

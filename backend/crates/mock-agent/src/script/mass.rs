@@ -38,6 +38,8 @@ pub(super) enum Mass {
         after: Duration,
         text: String,
     },
+    /// So many chunks in the same write as the turn's answer.
+    WithEnd(usize),
     Line(usize),
     Halves {
         bytes: usize,
@@ -78,6 +80,7 @@ impl Mass {
                 after: millis(first)?,
                 text: unescape(second),
             },
+            "with-end" => Self::WithEnd(number(name, rest)?),
             "line" => Self::Line(size(name, rest)?),
             "halves" => Self::Halves {
                 bytes: size(name, first)?,
@@ -116,6 +119,10 @@ impl Mass {
             Self::Hang => Err(run.turn.signal.hang()),
             Self::Late { after, text } => {
                 run.late.push((after, text));
+                Ok(())
+            }
+            Self::WithEnd(count) => {
+                run.with_end = count;
                 Ok(())
             }
             Self::Line(bytes) => {

@@ -5,6 +5,7 @@
 //! durable permissions and everything that is done for `fs/*` and `terminal/*`; here a script answers those.
 
 mod agent;
+mod sessions;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -67,10 +68,17 @@ type Outcome = Result<Box<RawValue>, RpcError>;
 
 impl Client {
     fn start() -> Self {
+        Self::with(agent::serve)
+    }
+
+    fn with<F>(serve: fn(DuplexStream) -> F) -> Self
+    where
+        F: Future<Output = Result<(), agent_client_protocol::Error>> + Send + 'static,
+    {
         let tracker = TaskTracker::new();
         // Small, so that frames are cut at many places.
         let (ours, theirs) = duplex(61);
-        let agent = tracker.spawn(agent::serve(theirs));
+        let agent = tracker.spawn(serve(theirs));
         let (stdout, stdin) = tokio::io::split(ours);
         let writer = FrameWriter::spawn(stdin, &tracker);
         Self {
@@ -221,6 +229,7 @@ fn answer(policy: PermissionPolicy, id: &Id, method: &str, params: &RawValue) ->
         "terminal/output" => outgoing::respond(id, &json!({"output": "ok…", "truncated": true})),
         "terminal/wait_for_exit" => outgoing::respond(id, &json!({"exitCode": null, "signal": "SIGKILL"})),
         "terminal/kill" | "terminal/release" => outgoing::respond(id, &json!({})),
+        "elicitation/create" => sessions::elicitation(id, params),
         _ => outgoing::method_not_found(id, method),
     }
 }

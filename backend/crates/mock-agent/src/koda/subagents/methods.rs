@@ -187,7 +187,7 @@ fn compress(agent: &Arc<Agent>, session: &Arc<Session>, params: &Value) -> Resul
     };
     let mut reply = Reply::from(Ok(counts));
     let slow = match agent.config.set {
-        Set::Slow(ms) => Duration::from_millis(ms),
+        Set::Slow(ms) | Set::Yields(ms) => Duration::from_millis(ms),
         Set::Normal | Set::Error(_) => Duration::ZERO,
     };
     // The answer comes after the end of it.

@@ -1,9 +1,12 @@
 //! What agents ask to be done in their container: files and terminals.
 
+mod bounds;
+mod endless;
 mod files;
 mod limits;
 mod restarts;
 mod sessions;
+mod shown;
 mod terminals;
 mod withdrawn;
 

@@ -8,7 +8,8 @@ use crate::recovery::assert_whole;
 use crate::support::Stack;
 
 async fn launch_with_copy(stack: &Stack) -> String {
-    let env = json!({"MOCK_TURN_COPY": "/workspace/copy"});
+    // Who is killed while it writes leaves half a line.
+    let env = json!({"MOCK_TURN_COPY": "/workspace/copy", "MOCK_STRICT": "torn"});
     let id = stack.launch(json!({"agent_type": "boxed", "env": env})).await;
     let copy = stack.workspace().join("copy");
     std::fs::rename(copy, stack.workspace().join(format!("{id}.copy"))).unwrap();

@@ -3,6 +3,7 @@
 mod aside;
 mod client;
 mod connection;
+mod edges;
 mod sessions;
 mod subagents;
 

@@ -13,6 +13,10 @@ use super::{Cluster, Engine, Kandev, Reader, TestDatabase};
 /// Generous: the engine shares two cores with other tests.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 
+/// How the mock agent ends where it is sent a frame that is not of the protocol, and what it says then.
+pub(crate) const FAULT_EXIT_CODE: i64 = 97;
+pub(crate) const FAULT: &str = "not of the official schema: ";
+
 /// A running service of one test. When dropped, its containers, volumes and database go too.
 pub(crate) struct Stack {
     pub(crate) kandev: Option<Kandev>,
@@ -339,9 +343,16 @@ impl Stack {
     }
 
     /// Stops what still runs, and checks what must hold of every instance there was: a history without gap from 1 that
-    /// ends with the final status, turns that all have exactly one end, and no container.
+    /// ends with the final status, turns that all have exactly one end, no container, and no agent that found a frame
+    /// which is not of the protocol.
     #[track_caller]
     pub(crate) fn settle(&self) -> impl Future<Output = ()> {
+        self.settle_but(&[])
+    }
+
+    /// The same, where these instances were sent such a frame on purpose.
+    #[track_caller]
+    pub(crate) fn settle_but(&self, faulty: &[&str]) -> impl Future<Output = ()> {
         let caller = std::panic::Location::caller();
         async move {
             let list = self.get("/agents?limit=500").await.expect(200);
@@ -357,7 +368,11 @@ impl Stack {
                     (1..=events.len() as u64).collect::<Vec<_>>(),
                     "{caller}: {id}"
                 );
-                let status = &self.instance(id).await["status"];
+                let instance = self.instance(id).await;
+                let status = &instance["status"];
+                if !faulty.contains(&id) {
+                    self.assert_no_fault(&instance, caller).await;
+                }
                 let last = events.iter().rfind(|e| e["kind"] == "status").unwrap();
                 assert_eq!(last["data"]["status"], *status, "{caller}: {id}");
                 let turns = self
@@ -376,6 +391,18 @@ impl Stack {
             }
             assert!(self.containers().is_empty(), "{caller}: a container is left");
         }
+    }
+
+    /// The mock agent exits with a code of its own, after a line on stderr, on a frame that it should not be sent. An
+    /// instance may have had several containers, so the line counts as well.
+    async fn assert_no_fault(&self, instance: &Value, caller: &std::panic::Location<'_>) {
+        let id = instance["id"].as_str().unwrap();
+        let stderr = self.logs(id, "stderr").await;
+        let told = stderr.iter().any(|line| line.starts_with(FAULT));
+        assert!(
+            !told && instance["exit_code"] != FAULT_EXIT_CODE,
+            "{caller}: {id} was sent what is not of the protocol: {stderr:#?}"
+        );
     }
 
     /// Log messages of the given streams (`stdout,stderr`), in order.
