@@ -1,5 +1,6 @@
 //! What agents ask to be done in their container: files and terminals.
 
+mod at_once;
 mod bounds;
 mod endless;
 mod files;
