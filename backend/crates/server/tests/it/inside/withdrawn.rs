@@ -72,7 +72,7 @@ async fn what_only_looks_is_answered_without_the_helper_and_no_terminal_is_made(
             format!(r#"/later terminal/create {{"command":"sleep","args":["{seconds}"]}}"#),
             if late { "/await go" } else { "" }.to_owned(),
             format!("/cancel-request \"{read}\"\n/cancel-request \"{create}\"\n/answers"),
-            format!("/write answered{seconds} x\n/fs-read a"),
+            format!("/write answered{seconds} x\n/fs-read a\n/await looked{seconds}"),
         ];
         let turn = stack.prompt(&id, &script.join("\n")).await;
         if late {
@@ -83,6 +83,15 @@ async fn what_only_looks_is_answered_without_the_helper_and_no_terminal_is_made(
         stack.until_there(&format!("answered{seconds}")).await;
         helper.go_on();
         let path = format!("/agents/{id}/turns/{turn}");
+        // With the read, which came after it all, the helper has done what it was asked. The turn's end would end a terminal.
+        let has_read = |t: &Value| t["text"].as_str().is_some_and(|text| text.contains("fs-read"));
+        stack.until(&path, has_read).await;
+        let deadline = std::time::Instant::now() + LIMIT;
+        while running(&processes(&stack, &id).await, &format!("sleep {seconds}")) > 0 {
+            assert!(std::time::Instant::now() < deadline, "the terminal is kept");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        std::fs::write(stack.workspace().join(format!("looked{seconds}")), "").unwrap();
         let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
         assert_eq!(
             lines(&ended),
@@ -98,12 +107,6 @@ async fn what_only_looks_is_answered_without_the_helper_and_no_terminal_is_made(
             (outcome(&files, &read), outcome(&terminals, &create)),
             (json!("cancelled"), json!("cancelled"))
         );
-        // The helper has done what it was asked by now: the read came after it all.
-        let deadline = std::time::Instant::now() + LIMIT;
-        while running(&processes(&stack, &id).await, &format!("sleep {seconds}")) > 0 {
-            assert!(std::time::Instant::now() < deadline, "the terminal is kept");
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
     }
     stack.settle().await;
 }
