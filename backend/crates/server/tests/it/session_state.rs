@@ -80,9 +80,11 @@ async fn what_an_agent_says_of_its_session_outlives_the_server() {
     let turn = stack
         .prompt(
             &id,
-            &format!("/await go\n/update {later}\n/update {cleared}\n/update {mode}\n/say end"),
+            &format!("/say begun\n/await go\n/update {later}\n/update {cleared}\n/update {mode}\n/say end"),
         )
         .await;
+    // What was accepted need not have reached the agent yet.
+    copied(&stack, "begun").await;
     stack.kill().await;
     std::fs::write(stack.workspace().join("go"), "").unwrap();
     copied(&stack, "\"end\"").await;

@@ -12,7 +12,7 @@ use crate::support::Stack;
 
 const LARGE: usize = 256 << 10;
 /// Of each kind.
-const MANY: usize = 17;
+const MANY: usize = 13;
 /// Answers to permissions are as large as the options may be together.
 const OPTION: usize = 60 << 10;
 
