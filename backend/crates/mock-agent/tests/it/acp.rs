@@ -41,6 +41,11 @@ fn initialize_and_new_are_official() {
         commands["params"]["update"]["sessionUpdate"],
         "available_commands_update"
     );
+    // A client that does not say that it knows boolean options is shown none.
+    let plain = json!({"protocolVersion": 1, "clientCapabilities": {}});
+    agent.call("initialize", &plain);
+    let new: NewSessionResponse = typed(&agent.open(), &["/models"]);
+    assert_eq!(new.config_options.unwrap().len(), 2);
     agent.finish();
 }
 

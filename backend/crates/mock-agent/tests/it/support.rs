@@ -139,7 +139,10 @@ impl Agent {
     }
 
     pub(crate) fn handshake(&mut self) -> Value {
-        let capabilities = json!({"fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true});
+        let capabilities = json!({
+            "fs": {"readTextFile": true, "writeTextFile": true}, "terminal": true,
+            "session": {"configOptions": {"boolean": {}}},
+        });
         let params = json!({"protocolVersion": 1, "clientCapabilities": capabilities});
         self.call("initialize", &params)
     }
