@@ -38,10 +38,7 @@ async fn the_agents_sessions_are_listed_with_what_kandev_knows_of_them() {
     let first = copied(&stack, json!({})).await;
     stack.turn(&first, "/title The first\n/say x").await;
     let old = session_of(&stack, &first).await;
-    stack
-        .post(&format!("/agents/{first}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&first).await;
     let id = copied(&stack, json!({})).await;
     let own = session_of(&stack, &id).await;
     let list = stack
@@ -96,10 +93,7 @@ async fn a_deleted_session_is_gone_at_the_agent_and_told_in_our_record() {
     delete(&stack, &id, &old).await.refused(409, "conflict");
     delete(&stack, &id, &own).await.refused(409, "conflict");
     close(&stack, &id, &own).await.refused(409, "conflict");
-    stack
-        .post(&format!("/agents/{first}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&first).await;
     assert_eq!(stack.sent_to("session/delete"), [] as [Value; 0]);
     let before = stack.get(&format!("/sessions/{old}")).await.expect(200);
     assert_eq!(before["deleted_at"], Value::Null);
@@ -156,10 +150,7 @@ async fn a_branch_is_closed_and_can_still_be_resumed() {
         json!({"session_id": branch, "how": "closed"})
     );
     close(&stack, &id, branch).await.refused(502, "agent_error");
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     let resumed = stack
         .post(&format!("/sessions/{branch}/resume"), &json!({"wait": "ready"}))
         .await
@@ -186,10 +177,7 @@ async fn what_the_agent_cannot_do_with_its_sessions_is_not_asked() {
             .refused(501, "unsupported_capability");
     }
     assert_eq!(stack.sent().len(), before);
-    stack
-        .post(&format!("/agents/{plain}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&plain).await;
     let able = copied(&stack, json!({})).await;
     for method in ["session/list", "session/close", "session/delete"] {
         let body = json!({"method": method, "params": {"sessionId": "x"}});

@@ -11,13 +11,6 @@ use crate::support::{Frame, Got, Reader, Socket, Stack};
 
 const PATH: &str = "/events";
 
-async fn stop(stack: &Stack, id: &str) {
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
-}
-
 fn is_end_of(event: &Value, id: &str) -> bool {
     event["instance_id"] == id && event["kind"] == "status" && event["data"]["status"] == "stopped"
 }
@@ -86,8 +79,8 @@ async fn every_reader_gets_every_event_of_every_instance_once_in_one_order() {
     let work = "/flood 2000 100\n/slow 20 10\n/stderr aside";
     tokio::join!(stack.turn(&first, work), stack.turn(&second, work));
     stack.turn(&first, "/say again").await;
-    stop(&stack, &first).await;
-    stop(&stack, &second).await;
+    stack.stop(&first).await;
+    stack.stop(&second).await;
 
     let frames = until_ended(&mut stream, &ids).await;
     complete(&stack, data(&frames), &ids).await;
@@ -165,8 +158,8 @@ async fn a_reader_comes_back_in_the_middle_of_a_row() {
         }
         cuts.push(frames.last().unwrap().data.clone());
     }
-    stop(&stack, &first).await;
-    stop(&stack, &second).await;
+    stack.stop(&first).await;
+    stack.stop(&second).await;
     // The header counts more than the query, with which an EventSource began.
     let began = format!("{PATH}?cursor={}", frames[5].place);
     let mut reader = stack
@@ -224,7 +217,7 @@ async fn a_reader_comes_back_across_the_death_of_the_server() {
         stack
             .until(&turns, |t| t["turns"][0]["status"] == "completed")
             .await;
-        stop(&stack, id).await;
+        stack.stop(id).await;
     }
     frames.extend(until_ended(&mut reader, &ids).await);
     complete(&stack, data(&frames), &ids).await;
@@ -285,7 +278,7 @@ async fn a_transaction_that_commits_late_delays_its_readers_and_loses_nothing() 
     let ended = stack.launch(json!({})).await;
     let busy = stack.launch(json!({})).await;
     stack.turn(&ended, "/say x").await;
-    stop(&stack, &ended).await;
+    stack.stop(&ended).await;
     let mut reader = stack.follow(PATH, None).await;
     let mut frames = until_ended(&mut reader, &[&ended]).await;
 
@@ -314,7 +307,7 @@ async fn a_transaction_that_commits_late_delays_its_readers_and_loses_nothing() 
     let late_at = at(&|f| f.data["seq"] == late_seq && f.data["instance_id"] == ended.as_str());
     let turn_at = at(&|f| f.data["turn_id"] == turn["id"]);
     assert!(late_at.is_some() && late_at < turn_at, "{late_at:?} {turn_at:?}");
-    stop(&stack, &busy).await;
+    stack.stop(&busy).await;
     frames.extend(until_ended(&mut reader, &[&busy]).await);
     complete(&stack, data(&frames), &[&ended, &busy]).await;
 }
@@ -323,7 +316,7 @@ async fn a_transaction_that_commits_late_delays_its_readers_and_loses_nothing() 
 async fn a_cursor_is_a_place_here_or_refused_or_reset() {
     let stack = Stack::start().await;
     let id = stack.launch(json!({"prompt": "/say x", "wait": "turn"})).await;
-    stop(&stack, &id).await;
+    stack.stop(&id).await;
     let all = pages(&stack, "limit=5000").await;
     let page = stack.get(&format!("{PATH}?limit=1")).await.expect(200);
     let cursor = page["cursor"].as_str().unwrap().to_owned();
@@ -397,7 +390,7 @@ async fn a_cursor_is_a_place_here_or_refused_or_reset() {
     );
     let from = page["cursor"].as_str().unwrap();
     let next = stack.launch(json!({})).await;
-    stop(&stack, &next).await;
+    stack.stop(&next).await;
     let mut reader = stack
         .follow_from(&format!("{PATH}?cursor=latest"), Some(from))
         .await;
@@ -505,7 +498,7 @@ async fn a_reader_outlives_an_outage_of_the_database() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     stack.database.come_back().await;
     frames.extend(reader.until(|f| f.event == "turn_ended").await);
-    stop(&stack, &id).await;
+    stack.stop(&id).await;
     frames.extend(until_ended(&mut reader, &[&id]).await);
     complete(&stack, data(&frames), &[&id]).await;
 }

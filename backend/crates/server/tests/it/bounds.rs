@@ -142,10 +142,7 @@ async fn a_second_prompt_is_the_same_to_every_agent() {
             ],
             "{busy}"
         );
-        stack
-            .post(&format!("/agents/{id}/stop"), &json!({}))
-            .await
-            .expect(200);
+        stack.stop(&id).await;
     }
     stack.settle().await;
 }

@@ -3,20 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::recovery::{assert_whole, turn_ended};
-use crate::support::{LIMIT, Stack};
-
-const DEAF: &str = "/ignore-cancel\n/ignore-term\n/say deaf\n/sleep 60000";
+use crate::support::{DEAF, LIMIT, Stack};
 
 async fn stack() -> Stack {
     Stack::with(&[("KANDEV_CANCEL_GRACE_SECONDS", "1")]).await
-}
-
-/// A turn that cannot be cancelled: its id.
-async fn deaf(stack: &Stack, id: &str) -> String {
-    let turn = stack.prompt(id, DEAF).await;
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack.until(&path, |t| t["text"] == "deaf").await;
-    turn
 }
 
 async fn cancel(stack: &Stack, id: &str) {
@@ -64,7 +54,7 @@ async fn it_is_started_again_and_goes_on_with_its_session() {
     let session = stack.instance(&id).await["session_id"].clone();
     for n in 1..=2 {
         let container = stack.containers();
-        let turn = deaf(&stack, &id).await;
+        let turn = stack.deaf_turn(&id).await;
         let queued = stack.prompt(&id, "/session").await;
         cancel(&stack, &id).await;
         let next = turn_ended(&stack, &id, &queued).await;
@@ -128,7 +118,7 @@ async fn a_history_that_it_loads_is_not_stored_again() {
     let stack = stack().await;
     let id = stack.launch(json!({"env": {"MOCK_WITHOUT": "resume"}})).await;
     assert_eq!(stack.turn(&id, "/say before").await["text"], "before");
-    deaf(&stack, &id).await;
+    stack.deaf_turn(&id).await;
     cancel(&stack, &id).await;
     assert_eq!(stack.turn(&id, "/say after").await["text"], "after");
     let told = of_kind(&stack, &id, "session").await;
@@ -163,7 +153,7 @@ async fn without_its_session_it_is_no_use_to_start_it_again() {
             let text = |t: &Value| t["turns"][0]["text"] == "deaf";
             stack.until(&format!("/agents/{id}/turns"), text).await;
         } else {
-            deaf(&stack, &id).await;
+            stack.deaf_turn(&id).await;
         }
         stack.prompt(&id, "/say never").await;
         cancel(&stack, &id).await;
@@ -191,7 +181,7 @@ async fn a_fresh_session_takes_the_place_of_a_lost_one_where_the_launch_says_so(
     ] {
         let id = stack.launch(json!({"env": env, "on_lost": "new"})).await;
         let first = stack.instance(&id).await["session_id"].clone();
-        deaf(&stack, &id).await;
+        stack.deaf_turn(&id).await;
         let queued = stack.prompt(&id, "/session").await;
         cancel(&stack, &id).await;
         let words = own_words(&turn_ended(&stack, &id, &queued).await);
@@ -272,7 +262,7 @@ async fn whenever_the_server_dies_the_next_one_finishes_it() {
         Moment::Resuming,
     ];
     for (n, moment) in moments.into_iter().enumerate() {
-        let turn = deaf(&stack, &id).await;
+        let turn = stack.deaf_turn(&id).await;
         let next = stack.prompt(&id, "/say next").await;
         cancel(&stack, &id).await;
         comes_to(&stack, &id, moment, n + 1).await;
@@ -327,7 +317,7 @@ async fn who_stops_it_in_the_middle_has_it_stopped() {
     let stack = stack().await;
     for moment in [Moment::Begun, Moment::TurnEnded, Moment::Created, Moment::Started] {
         let id = launch(&stack).await;
-        deaf(&stack, &id).await;
+        stack.deaf_turn(&id).await;
         // Without an end of its own, should the stop come so late that it has begun.
         stack.prompt(&id, "/hang").await;
         cancel(&stack, &id).await;
@@ -355,7 +345,7 @@ async fn who_stops_it_in_the_middle_has_it_stopped() {
 async fn prompts_are_taken_meanwhile() {
     let stack = stack().await;
     let id = launch(&stack).await;
-    deaf(&stack, &id).await;
+    stack.deaf_turn(&id).await;
     cancel(&stack, &id).await;
     comes_to(&stack, &id, Moment::Begun, 1).await;
     let first = stack.prompt(&id, "/say first").await;

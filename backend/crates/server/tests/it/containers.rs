@@ -13,14 +13,14 @@ const PARENT: &str = "id = 'parent'\nname = 'Parent'\nimage = 'kandev/mock-agent
     command = ['/mock-agent']\nargs = ['--dialect', 'acp']\npids_limit = 2000\n\
     [[mounts]]\nsource = '{workspace}'\ntarget = '/workspace'\n";
 
-/// CASE 33.
-#[tokio::test]
-async fn a_workspace_that_the_agent_may_not_enter_is_an_error_of_the_launch() {
-    let stack = Stack::with_types(&[], &[("other", OTHERS)]).await;
-    let may = |mode: u32| {
-        std::fs::set_permissions(stack.workspace(), std::fs::Permissions::from_mode(mode)).unwrap();
-    };
-    may(0o700);
+/// Who may do what in the workspace.
+pub(crate) fn may(stack: &Stack, mode: u32) {
+    std::fs::set_permissions(stack.workspace(), std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// User 1234 of the type `other` is shut out of the workspace: the launch says so and leaves nothing.
+pub(crate) async fn is_shut_out(stack: &Stack) {
+    may(stack, 0o700);
     let answer = stack.try_launch(json!({"agent_type": "other"})).await.expect(201);
     assert_eq!(
         (&answer["status"], &answer["error"]["code"]),
@@ -33,7 +33,14 @@ async fn a_workspace_that_the_agent_may_not_enter_is_an_error_of_the_launch() {
         "{message}"
     );
     assert!(stack.containers().is_empty());
-    may(0o755);
+}
+
+/// CASE 33.
+#[tokio::test]
+async fn a_workspace_that_the_agent_may_not_enter_is_an_error_of_the_launch() {
+    let stack = Stack::with_types(&[], &[("other", OTHERS)]).await;
+    is_shut_out(&stack).await;
+    may(&stack, 0o755);
     let id = stack.launch(json!({"agent_type": "other"})).await;
     assert!(
         stack.turn(&id, "/whoami").await["text"]
@@ -75,10 +82,7 @@ async fn orphans_are_neither_zombies_nor_left_over() {
     assert_eq!(said["text"], "spawn-orphans: 500\n");
     let time = format!("\0{millis}\0");
     assert_eq!(processes(&time), 500);
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     assert_eq!(processes(&time), 0);
     stack.settle().await;
 }

@@ -98,10 +98,7 @@ async fn directories_are_mounted_and_the_agent_is_told() {
         stack.sent_to("session/fork")[0]["additionalDirectories"],
         json!(PATHS)
     );
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     // And a resume, in either way.
     for (method, env) in [
         ("session/resume", json!({})),
@@ -122,10 +119,7 @@ async fn directories_are_mounted_and_the_agent_is_told() {
             says(&stack, resumed, "/fs-read /more/a.txt").await,
             "fs-read: \"from outside\"\n"
         );
-        stack
-            .post(&format!("/agents/{resumed}/stop"), &json!({}))
-            .await
-            .expect(200);
+        stack.stop(resumed).await;
     }
     stack.settle().await;
 }

@@ -271,19 +271,13 @@ async fn a_one_shot_ends_when_its_prompt_is_cancelled_before_it_began() {
     let idle = stack
         .launch(json!({"lifecycle": "one_shot", "wait": "none", "env": {"MOCK_INIT": "slow:300"}}))
         .await;
-    stack
-        .post(&format!("/agents/{idle}/cancel"), &json!({}))
-        .await
-        .expect(200);
+    stack.cancel(&idle).await;
     assert_eq!(stack.turn(&idle, "/say now").await["text"], "now");
     assert_eq!(stack.ended(&idle).await["status"], "completed");
     let stays = stack
         .launch(json!({"prompt": "/say never", "wait": "none", "env": {"MOCK_INIT": "slow:2000"}}))
         .await;
-    stack
-        .post(&format!("/agents/{stays}/cancel"), &json!({}))
-        .await
-        .expect(200);
+    stack.cancel(&stays).await;
     assert_eq!(first_turn(&stack, &stays).await["status"], "cancelled");
     assert_eq!(stack.turn(&stays, "/say now").await["text"], "now");
     assert_eq!(stack.instance(&stays).await["status"], "running");

@@ -116,10 +116,7 @@ async fn a_boolean_option_is_set_again_after_a_resume_and_after_a_cancel_that_wa
         .call(Method::PUT, &option, Some(&json!({"value": true})))
         .await
         .expect(200);
-    stack
-        .post(&format!("/agents/{first}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&first).await;
     let set = |value: bool| {
         let mut params = json!({"sessionId": null, "configId": "verbose", "type": "boolean", "value": value});
         params["sessionId"] = stack.sent_to("session/prompt")[0]["sessionId"].clone();
@@ -142,16 +139,9 @@ async fn a_boolean_option_is_set_again_after_a_resume_and_after_a_cancel_that_wa
     );
 
     // A container of its own again, which neither knows of it.
-    let turn = stack
-        .prompt(&id, "/ignore-cancel\n/ignore-term\n/say deaf\n/sleep 60000")
-        .await;
-    let path = format!("/agents/{id}/turns/{turn}");
-    stack.until(&path, |t| t["text"] == "deaf").await;
+    let turn = stack.deaf_turn(&id).await;
     let containers = stack.containers();
-    stack
-        .post(&format!("/agents/{id}/cancel"), &json!({}))
-        .await
-        .expect(200);
+    stack.cancel(&id).await;
     assert_eq!(turn_ended(&stack, &id, &turn).await["status"], "cancelled");
     let said = own_words(&stack, &id).await;
     assert_eq!(

@@ -132,28 +132,13 @@ async fn a_login_by_name_comes_before_the_session() {
         .await;
     assert_eq!(methods()[before..], ["authenticate", "session/new"]);
     // So it does when it is started again, and when it is resumed.
-    let turn = stack
-        .prompt(&id, "/ignore-cancel\n/ignore-term\n/say deaf\n/sleep 60000")
-        .await;
-    stack
-        .until(&format!("/agents/{id}/turns/{turn}"), |t| t["text"] == "deaf")
-        .await;
-    stack
-        .post(&format!("/agents/{id}/cancel"), &json!({}))
-        .await
-        .expect(200);
+    stack.deaf_turn(&id).await;
+    stack.cancel(&id).await;
     assert_eq!(stack.turn(&id, "/say back").await["text"], "back");
     let rest = ["authenticate", "session/resume", "session/prompt"];
     assert_eq!(methods()[methods().len() - 3..], rest);
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
-    let resumed = stack
-        .post(&format!("/agents/{id}/resume"), &json!({"wait": "ready"}))
-        .await
-        .expect(201);
-    assert_eq!(resumed["status"], "running", "{resumed:#}");
+    stack.stop(&id).await;
+    stack.resume(&id).await;
     assert_eq!(
         methods()[methods().len() - 2..],
         ["authenticate", "session/resume"]
@@ -176,16 +161,8 @@ async fn a_later_login_is_remembered() {
         .expect(200);
     stack.kill().await;
     stack.boot().await;
-    let turn = stack
-        .prompt(&id, "/ignore-cancel\n/ignore-term\n/say deaf\n/sleep 60000")
-        .await;
-    stack
-        .until(&format!("/agents/{id}/turns/{turn}"), |t| t["text"] == "deaf")
-        .await;
-    stack
-        .post(&format!("/agents/{id}/cancel"), &json!({}))
-        .await
-        .expect(200);
+    stack.deaf_turn(&id).await;
+    stack.cancel(&id).await;
     assert_eq!(stack.turn(&id, "/say back").await["text"], "back");
     // Before the session, which so is asked for once.
     assert_eq!(stack.sent_to("session/resume").len(), 1);

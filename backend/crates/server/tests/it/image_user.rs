@@ -1,9 +1,10 @@
 //! CASE 33: an image that says who its agent runs as.
 
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{MetadataExt as _, chown};
 
 use serde_json::json;
 
+use crate::containers::{is_shut_out, may};
 use crate::support::{Stack, docker};
 
 /// The mock agent's image with another user. Removed when dropped.
@@ -39,40 +40,24 @@ async fn a_workspace_that_the_images_user_may_not_enter_is_an_error_of_the_launc
         image.0
     );
     let stack = Stack::with_types(&[], &[("other", &agent)]).await;
-    let workspace = stack.workspace();
-    let may = |mode: u32| {
-        std::fs::set_permissions(&workspace, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
-    may(0o700);
-    let answer = stack.try_launch(json!({"agent_type": "other"})).await.expect(201);
-    assert_eq!(
-        (&answer["status"], &answer["error"]["code"]),
-        (&json!("failed"), &json!("container_create_failed")),
-        "{answer:#}"
-    );
-    let message = answer["error"]["message"].as_str().unwrap();
-    assert!(
-        message.contains("with mode 0700, and the agent's user 1234 may not enter it"),
-        "{message}"
-    );
-    assert!(stack.containers().is_empty());
+    is_shut_out(&stack).await;
 
     // One that it may look into, and one that is its own.
-    may(0o755);
+    may(&stack, 0o755);
     let id = stack.launch(json!({"agent_type": "other"})).await;
     let said = stack.turn(&id, "/whoami\n/fs-write a x").await;
     let said = said["text"].as_str().unwrap();
     assert!(said.starts_with("whoami: uid=1234 "), "{said}");
     assert!(said.contains("fs-write: error -32603"), "{said}");
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
-    may(0o700);
-    chown(&workspace, Some(1234), None).unwrap();
+    stack.stop(&id).await;
+    may(&stack, 0o700);
+    chown(stack.workspace(), Some(1234), None).unwrap();
     let id = stack.launch(json!({"agent_type": "other"})).await;
     let said = stack.turn(&id, "/fs-write a x\n/fs-read a").await;
     assert_eq!(said["text"], "fs-write: {}\nfs-read: \"x\"\n");
-    assert_eq!(std::fs::metadata(workspace.join("a")).unwrap().uid(), 1234);
+    assert_eq!(
+        std::fs::metadata(stack.workspace().join("a")).unwrap().uid(),
+        1234
+    );
     stack.settle().await;
 }

@@ -144,10 +144,7 @@ async fn a_resume_hands_them_over_again_or_others() {
     // From now on these are the launch's.
     let id = resumed["id"].as_str().unwrap();
     stop(&stack, id).await;
-    stack
-        .post(&format!("/agents/{id}/resume"), &json!({"wait": "ready"}))
-        .await
-        .expect(201);
+    stack.resume(id).await;
     assert_eq!(
         stack.sent_to("session/resume").last().unwrap()["mcpServers"],
         json!([files(), other])

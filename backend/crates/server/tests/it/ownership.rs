@@ -165,10 +165,7 @@ async fn a_request_that_reaches_another_server_is_served_all_the_same() {
     reader.until(is_end).await;
 
     assert_whole(stack, &id).await;
-    let stopped = stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    let stopped = stack.stop(&id).await;
     assert_eq!(stopped["status"], "stopped");
     assert!(stack.containers().is_empty());
     assert!(stack.instance(&id).await["server"].is_null());

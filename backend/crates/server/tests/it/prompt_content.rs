@@ -303,10 +303,7 @@ async fn uploads_have_limits() {
     turn(&stack, &id, &json!([{"type": "file", "path": "big"}])).await;
     let refused = try_prompt(&stack, &id, &json!(vec![large[0].clone(); 17]), true).await;
     refused.refused(400, "validation_error");
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     stack.call(Method::DELETE, "/tasks/t", None).await.expect(204);
     stack
         .get(&format!("/uploads/{copy}"))

@@ -58,10 +58,7 @@ async fn an_endless_line_is_an_error_of_its_own() {
         (&json!("protocol_error"), &json!(100_000))
     );
     assert_eq!(stack.turn(&other, "/say unharmed").await["text"], "unharmed");
-    stack
-        .post(&format!("/agents/{id}/cancel"), &json!({}))
-        .await
-        .expect(200);
+    stack.cancel(&id).await;
     // The agent ends its line then, and is understood again.
     assert_eq!(stack.turn(&id, "/say after").await["text"], "after");
     let turns = stack.get(&format!("/agents/{id}/turns")).await.expect(200);
@@ -356,10 +353,7 @@ async fn text_of(stack: &Stack, path: &str) -> String {
 
 /// The lone surrogates are not for a strict reader: the numbers are taken from the text.
 async fn stop_and_count(stack: &Stack, id: &str) {
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(id).await;
     let page = text_of(stack, &format!("/agents/{id}/events?limit=5000")).await;
     let number = |piece: &str| piece.split(',').next().unwrap().parse::<usize>().unwrap();
     let seqs: Vec<_> = page.split("{\"seq\":").skip(1).map(number).collect();

@@ -72,10 +72,7 @@ async fn typescript_example(policy: &str) {
             kinds(&updates)
         );
     }
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     stack.settle().await;
 }
 
@@ -123,10 +120,7 @@ async fn the_python_example_echoes() {
         );
         assert!(turn["text"].as_str().unwrap().contains(message), "{turn:#}");
     }
-    let stopped = stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    let stopped = stack.stop(&id).await;
     assert_eq!(stopped["status"], "stopped");
     stack.settle().await;
 }

@@ -113,10 +113,7 @@ async fn instances_whose_containers_went_with_the_server_are_lost_truthfully() {
         })
         .await;
     let stopped = stack.launch(json!({"task_id": "stopped"})).await;
-    stack
-        .post(&format!("/agents/{stopped}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&stopped).await;
     let history = stack.events(&running).await;
 
     stack.kill().await;
@@ -155,10 +152,7 @@ async fn strays_are_reaped_and_those_of_others_are_not() {
     let foreign = Foreign(stray(&other, &InstanceId::generate().to_string()));
     // Of an instance that is in no row, of one that is no instance, and of one that has ended.
     let ended = stack.launch(json!({})).await;
-    stack
-        .post(&format!("/agents/{ended}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&ended).await;
     for instance in [&InstanceId::generate().to_string(), "no-id", &ended] {
         stray(&stack.owner, instance);
     }

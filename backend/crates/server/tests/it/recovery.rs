@@ -151,10 +151,7 @@ async fn a_turn_outlives_the_server_that_began_it() {
     // Ids of requests go on, and so does everything else.
     assert_eq!(stack.turn(&id, "/say again").await["text"], "again");
     assert_whole(&stack, &id).await;
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     assert!(stack.containers().is_empty());
 }
 

@@ -247,10 +247,7 @@ async fn a_replay_of_what_is_known_is_not_stored_again() {
     );
     // Mode, model and servers are set again by the next one, and the replay is none of its either.
     stop(&stack, &id).await;
-    let resumed = stack
-        .post(&format!("/agents/{id}/resume"), &json!({"wait": "ready"}))
-        .await
-        .expect(201);
+    let resumed = stack.resume(&id).await;
     let id = resumed["id"].as_str().unwrap();
     let again = own_words(&stack, id).await;
     for what in ["origin", "mcpServers", "mode", "model"] {
@@ -283,10 +280,7 @@ async fn a_replay_that_nobody_asked_for_is_not_stored_either() {
     assert_eq!(own_words(&stack, &id).await["origin"], "resume");
     // An agent that keeps silent is not said to have replayed anything.
     stop(&stack, &id).await;
-    let resumed = stack
-        .post(&format!("/agents/{first}/resume"), &json!({"wait": "ready"}))
-        .await
-        .expect(201);
+    let resumed = stack.resume(&first).await;
     let event = session_event(&stack, resumed["id"].as_str().unwrap()).await;
     assert_eq!(
         (&event["how"], &event["replayed_updates"]),

@@ -55,10 +55,7 @@ async fn what_is_too_old_goes_and_every_reader_is_told() {
         .turn(&ended, "/say gone\n/stderr aside\n/flood 2000 100")
         .await;
     stack.turn(&idle, "/flood 2000 100").await;
-    stack
-        .post(&format!("/agents/{ended}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&ended).await;
     let first = stack.get("/events?limit=1").await.expect(200);
     let early = first["cursor"].as_str().unwrap().to_owned();
     let before = stack.events(&ended).await;

@@ -146,18 +146,12 @@ async fn bodies_that_are_taken_fit_the_document_and_others_do_not() {
     ] {
         call(Method::PATCH, "/tasks/{id}", &format!("/tasks/{task}"), body).await;
     }
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     for body in [json!({"prompt": 7}), json!({"prompt": blocks, "wait": "turn"})] {
         let path = format!("/agents/{id}/resume");
         let resumed = call(Method::POST, "/agents/{id}/resume", &path, body).await;
         if let Some(id) = resumed["id"].as_str() {
-            stack
-                .post(&format!("/agents/{id}/stop"), &json!({}))
-                .await
-                .expect(200);
+            stack.stop(id).await;
         }
     }
     call(

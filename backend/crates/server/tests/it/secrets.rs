@@ -114,15 +114,8 @@ async fn secrets_stay_between_the_caller_and_the_agent() {
         );
     }
 
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
-    let resumed = stack
-        .post(&format!("/agents/{id}/resume"), &json!({"wait": "ready"}))
-        .await
-        .expect(201);
-    assert_eq!(resumed["status"], "running", "{resumed:#}");
+    stack.stop(&id).await;
+    let resumed = stack.resume(&id).await;
     let container = stack.containers().pop().unwrap();
     let given = docker(&["inspect", "-f", "{{json .Config.Env}}", &container]).join("");
     assert!(

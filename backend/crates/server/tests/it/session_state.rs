@@ -125,10 +125,7 @@ async fn a_replay_that_is_not_stored_tells_what_the_session_is_now() {
     let stack = Stack::start().await;
     let first = stack.launch(json!({})).await;
     stack.turn(&first, "/title Old\n/plan a;b\n/say remember").await;
-    stack
-        .post(&format!("/agents/{first}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&first).await;
     let body = json!({"wait": "ready", "env": {"MOCK_WITHOUT": "resume", "MOCK_LOAD": "state"}});
     let resumed = stack
         .post(&format!("/agents/{first}/resume"), &body)
@@ -167,15 +164,9 @@ async fn what_was_chosen_is_put_back_where_the_agent_says_nothing() {
         .await
         .expect(200);
     stack.turn(&first, "/say remember").await;
-    stack
-        .post(&format!("/agents/{first}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&first).await;
     // A load is answered `null`, and the policy is nowhere but in our record.
-    let resumed = stack
-        .post(&format!("/agents/{first}/resume"), &json!({"wait": "ready"}))
-        .await
-        .expect(201);
+    let resumed = stack.resume(&first).await;
     let id = resumed["id"].as_str().unwrap();
     let said = stack.turn(id, "/session").await;
     let said: Value =

@@ -14,13 +14,6 @@ fn turn_ended(frame: &Frame) -> bool {
     frame.event == "turn_ended"
 }
 
-async fn stop(stack: &Stack, id: &str) {
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
-}
-
 #[tokio::test]
 async fn a_stream_equals_the_pages_and_ends_with_the_instance() {
     let stack = Stack::start().await;
@@ -34,7 +27,7 @@ async fn a_stream_equals_the_pages_and_ends_with_the_instance() {
         stack.prompt(&id, &format!("/say {word}")).await;
         frames.extend(reader.until(turn_ended).await);
     }
-    stop(&stack, &id).await;
+    stack.stop(&id).await;
     frames.extend(reader.rest().await);
 
     let events = stack.events(&id).await;
@@ -135,7 +128,7 @@ async fn a_reader_comes_back_across_the_death_of_the_server() {
     let last = frames.last().map(|f| f.id);
     let mut reader = stack.follow(&path, last).await;
     frames.extend(reader.until(turn_ended).await);
-    stop(&stack, &id).await;
+    stack.stop(&id).await;
     frames.extend(reader.rest().await);
     let events = stack.events(&id).await;
     assert_eq!(seqs(&frames), (1..=events.len() as i64).collect::<Vec<_>>());
@@ -233,7 +226,7 @@ async fn logs_are_followed_from_their_tail() {
     stack
         .turn(&id, "/stderr-flood 200 10\n/stderr [warn] half again")
         .await;
-    stop(&stack, &id).await;
+    stack.stop(&id).await;
     lines.extend(all.rest().await);
     let end = stack.events(&id).await.len() as i64;
     assert_eq!(
@@ -354,7 +347,7 @@ async fn a_snapshot_is_what_the_events_up_to_its_position_add_up_to() {
     assert!(with_call.count() > 0, "no snapshot caught the open call");
     // Followed from there, nothing is missing.
     let seq = snapshots[1]["seq"].as_i64().unwrap();
-    stop(&stack, &id).await;
+    stack.stop(&id).await;
     let frames = stack.follow(&path, Some(seq)).await.rest().await;
     assert_eq!(seqs(&frames), (seq + 1..).take(frames.len()).collect::<Vec<_>>());
     let ended = stack.get(&format!("{path}?snapshot=true")).await.expect(200);
@@ -373,7 +366,7 @@ async fn a_cursor_older_than_what_is_kept_is_told_so() {
     let stack = Stack::start().await;
     let id = stack.launch(json!({})).await;
     stack.turn(&id, "/flood 100 10").await;
-    stop(&stack, &id).await;
+    stack.stop(&id).await;
     let path = format!("/agents/{id}/events");
     let all = stack.events(&id).await;
     // There is no retention yet: this is what it will do.

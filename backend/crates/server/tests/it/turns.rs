@@ -249,14 +249,7 @@ async fn an_ignored_cancel_ends_the_instance_of_an_agent_that_cannot_resume() {
     let id = stack
         .launch(json!({"env": {"MOCK_WITHOUT": "load,resume"}}))
         .await;
-    stack
-        .prompt(&id, "/ignore-cancel\n/ignore-term\n/say deaf\n/sleep 60000")
-        .await;
-    stack
-        .until(&format!("/agents/{id}/turns"), |t| {
-            t["turns"][0]["text"] == "deaf"
-        })
-        .await;
+    stack.deaf_turn(&id).await;
     let queued = stack.prompt(&id, "/say never").await;
     let since = Instant::now();
     cancel(&stack, &id).await;

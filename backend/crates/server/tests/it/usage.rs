@@ -36,10 +36,7 @@ async fn what_a_history_tells_again_is_not_counted_again() {
     let stack = Stack::start().await;
     let id = stack.launch(json!({})).await;
     assert_eq!(stack.turn(&id, &costs(1.0)).await["cost"], usd(1.0));
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     let body = json!({"wait": "ready", "env": {"MOCK_WITHOUT": "resume", "MOCK_LOAD": "state"}});
     let resumed = stack
         .post(&format!("/agents/{id}/resume"), &body)
@@ -90,10 +87,7 @@ async fn tokens_and_costs_are_summed_over_restarts_and_told_again() {
         .await;
     let path = format!("/agents/{id}/turns/{deaf}");
     stack.until(&path, |t| t["cost"] == usd(0.25)).await;
-    stack
-        .post(&format!("/agents/{id}/cancel"), &json!({}))
-        .await
-        .expect(200);
+    stack.cancel(&id).await;
     let third = stack.turn(&id, &format!("{}\n/usage 8", costs(0.125))).await;
     assert_eq!(
         (&third["usage"]["totalTokens"], &third["cost"]),
@@ -101,10 +95,7 @@ async fn tokens_and_costs_are_summed_over_restarts_and_told_again() {
     );
 
     // Another instance goes on with the session.
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     let body = json!({"wait": "ready"});
     let resumed = stack
         .post(&format!("/agents/{id}/resume"), &body)

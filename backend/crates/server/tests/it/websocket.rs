@@ -27,10 +27,7 @@ async fn a_conversation_over_a_websocket() {
         .send(&json!({"type": "prompt", "prompt": [{"type": "text", "text": "/say two"}]}))
         .await;
     events.extend(socket.events(turn_ended).await);
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     events.extend(
         socket
             .events(|e| e["kind"] == "status" && e["data"]["status"] == "stopped")

@@ -156,10 +156,7 @@ async fn are_refused_by_field_or_state() {
     assert_eq!(counts(&stack).await, before);
     assert_eq!(stack.instance(&id).await["status"], "running");
 
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     let before = counts(&stack).await;
     stack
         .post(&prompt, &json!({"message": "too late"}))

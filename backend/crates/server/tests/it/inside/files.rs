@@ -352,10 +352,7 @@ async fn what_is_not_offered_is_not_there() {
         ]
     );
     assert_eq!(std::fs::read_to_string(stack.workspace().join("a")).unwrap(), "x");
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     let id = stack.launch(json!({"agent_type": "old"})).await;
     let turn = stack.turn(&id, "/fs-read a").await;
     assert_eq!(super::lines(&turn), [refused("fs-read: ")]);

@@ -301,10 +301,7 @@ async fn all_is_released_when_the_turn_or_the_instance_ends() {
     }
     // In the middle of a turn: a cancel, whose end releases, and then a stop with one waited for.
     let path = says(&stack, &id, "/term t sleep 1003\n/term-wait t", "term-").await;
-    stack
-        .post(&format!("/agents/{id}/cancel"), &json!({}))
-        .await
-        .expect(200);
+    stack.cancel(&id).await;
     let ended = stack.until(&path, |t| t["finished_at"].is_string()).await;
     assert_eq!(ended["status"], "cancelled");
     says(&stack, &id, "/term t sleep 1004\n/term-wait t", "term-").await;

@@ -355,10 +355,7 @@ async fn odd_requests_are_answered_too() {
         .await
         .expect(200);
     assert_eq!(all(&stack, &id).await.len(), before + 1);
-    stack
-        .post(&format!("/agents/{id}/cancel"), &json!({}))
-        .await
-        .expect(200);
+    stack.cancel(&id).await;
     turn_ended(&stack, &id, &turn).await;
     stack.settle().await;
 }

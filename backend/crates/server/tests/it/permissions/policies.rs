@@ -130,14 +130,8 @@ async fn rules_go_by_the_kind_of_tool() {
     let turn = turn_ended(&stack, &id, &turn).await;
     assert_eq!(turn["text"], "permission: selected allow-once\n");
     // A resume keeps the rules.
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
-    let again = stack
-        .post(&format!("/agents/{id}/resume"), &json!({"wait": "ready"}))
-        .await
-        .expect(201);
+    stack.stop(&id).await;
+    let again = stack.resume(&id).await;
     let again = again["id"].as_str().unwrap();
     assert_eq!(stack.instance(again).await["permission_policy"], policy);
     stack.settle().await;
@@ -200,10 +194,7 @@ async fn an_answer_for_always_counts_in_its_session_and_outlives_restart_and_res
     stack.boot().await;
     let turn = super::prompt_again(&stack, &id, "/permission").await;
     assert_eq!(turn_ended(&stack, &id, &turn).await["text"], always);
-    stack
-        .post(&format!("/agents/{id}/stop"), &json!({}))
-        .await
-        .expect(200);
+    stack.stop(&id).await;
     let resume = json!({"wait": "ready"});
     let again = stack
         .post(&format!("/agents/{id}/resume"), &resume)

@@ -20,7 +20,7 @@ pub(crate) use server::TestServer;
 pub(crate) use small_postgres::SmallPostgres;
 pub(crate) use socket::{Got, Socket};
 pub(crate) use sse::{Frame, Reader};
-pub(crate) use stack::{Answer, FAULT, FAULT_EXIT_CODE, LIMIT, Stack, docker};
+pub(crate) use stack::{Answer, DEAF, FAULT, FAULT_EXIT_CODE, LIMIT, Stack, docker};
 
 use std::os::unix::fs::PermissionsExt as _;
 

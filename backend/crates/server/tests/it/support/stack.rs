@@ -17,6 +17,9 @@ pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 pub(crate) const FAULT_EXIT_CODE: i64 = 97;
 pub(crate) const FAULT: &str = "not of the official schema: ";
 
+/// What neither a cancel nor SIGTERM ends.
+pub(crate) const DEAF: &str = "/ignore-cancel\n/ignore-term\n/say deaf\n/sleep 60000";
+
 /// A running service of one test. When dropped, its containers, volumes and database go too.
 pub(crate) struct Stack {
     pub(crate) kandev: Option<Kandev>,
@@ -319,6 +322,34 @@ impl Stack {
             .await
             .expect(202);
         answer["turn_id"].as_str().unwrap().to_owned()
+    }
+
+    /// A turn that neither a cancel nor SIGTERM ends: its id, once it runs.
+    pub(crate) async fn deaf_turn(&self, id: &str) -> String {
+        let turn = self.prompt(id, DEAF).await;
+        let path = format!("/agents/{id}/turns/{turn}");
+        self.until(&path, |t| t["text"] == "deaf").await;
+        turn
+    }
+
+    /// Cancels what runs.
+    pub(crate) async fn cancel(&self, id: &str) {
+        let path = format!("/agents/{id}/cancel");
+        self.post(&path, &json!({})).await.expect(200);
+    }
+
+    /// Stops it, as gently as can be: what the caller is told.
+    pub(crate) async fn stop(&self, id: &str) -> Value {
+        let path = format!("/agents/{id}/stop");
+        self.post(&path, &json!({})).await.expect(200)
+    }
+
+    /// Goes on with the session of one that has ended: the new instance, which runs.
+    pub(crate) async fn resume(&self, id: &str) -> Value {
+        let path = format!("/agents/{id}/resume");
+        let resumed = self.post(&path, &json!({"wait": "ready"})).await.expect(201);
+        assert_eq!(resumed["status"], "running", "{resumed:#}");
+        resumed
     }
 
     pub(crate) async fn instance(&self, id: &str) -> Value {
