@@ -151,6 +151,13 @@ pub struct AuthMethod {
     pub raw: Box<RawValue>,
 }
 
+impl AuthMethod {
+    /// A method of this form is a program that the user runs: the agent is not to be asked for it.
+    pub fn is_program(method: &Value) -> bool {
+        method["type"] == "terminal"
+    }
+}
+
 /// Why an answer to `initialize` cannot be worked with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NegotiationError {

@@ -5,6 +5,7 @@
 //! started anew. Source: ACP v1, "Initialization".
 
 use kandev_acp::RpcError;
+use kandev_acp::dialect::AuthMethod;
 use kandev_acp::rpc_error::AUTH_REQUIRED;
 use kandev_domain::FailureCode;
 use serde::{Deserialize, Serialize};
@@ -51,10 +52,11 @@ impl Actor {
     /// By the method of this id, which somebody has named.
     pub(super) fn log_in(&mut self, method: &str) {
         let Some(agent) = &self.agent else { return };
+        let is_program = |m: &AuthMethod| AuthMethod::is_program(&as_value(&m.raw));
         let offered = agent
             .auth_methods
             .iter()
-            .any(|m| m.id == method && !is_program(&m.raw));
+            .any(|m| m.id == method && !is_program(m));
         match agent.dialect.authenticate(method) {
             Some(call) if offered => {
                 self.login.is_tried = true;
@@ -88,9 +90,7 @@ impl Actor {
     }
 
     fn env_answers(&self, method: &RawValue) -> bool {
-        let Ok(method) = serde_json::from_str::<Value>(method.get()) else {
-            return false;
-        };
+        let method = as_value(method);
         let vars = method["vars"].as_array().map(Vec::as_slice).unwrap_or_default();
         let known =
             |name: &str| self.spec.env.contains_key(name) || self.spec.agent_type.env.contains_key(name);
@@ -121,8 +121,6 @@ impl Actor {
     }
 }
 
-/// A program that the user runs, of which the agent must not be told.
-fn is_program(method: &RawValue) -> bool {
-    let method: Value = serde_json::from_str(method.get()).unwrap_or_default();
-    method["type"] == "terminal"
+fn as_value(method: &RawValue) -> Value {
+    serde_json::from_str(method.get()).unwrap_or_default()
 }

@@ -5,9 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use kandev_acp::outgoing;
 use kandev_acp::update::koda::{self, Subagent, Subagents};
-use kandev_domain::LogLevel;
 use kandev_domain::SessionKey;
 use kandev_store::sessions::SessionFacet;
 use kandev_store::subagents::SubagentChange;
@@ -76,19 +74,10 @@ impl Actor {
 
     /// Tells the agent to end the turn that it began by itself.
     pub(super) fn cancel_own_turn(&mut self, reason: Option<&str>) {
-        let (Some(agent), Some(session), true) = (&self.agent, &self.session, self.turns.aside.can_cancel())
-        else {
-            return;
-        };
-        let (method, params) = agent.dialect.cancel(&session.id, reason);
-        self.turns.aside.cancelled = true;
-        self.outbox.durable();
-        match outgoing::notification(method, &params) {
-            Ok(frame) => self.send_now(frame),
-            Err(error) => self.log(
-                LogLevel::Error,
-                format!("the cancel could not be written: {error}"),
-            ),
+        if self.turns.aside.can_cancel() {
+            self.turns.aside.cancelled = true;
+            self.outbox.durable();
+            self.send_cancel(reason);
         }
     }
 

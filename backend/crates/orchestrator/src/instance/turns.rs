@@ -294,16 +294,7 @@ impl Actor {
             ),
         );
         self.outbox.durable();
-        if let (Some(agent), Some(session)) = (&self.agent, &self.session) {
-            let (method, params) = agent.dialect.cancel(&session.id, reason.as_deref());
-            match kandev_acp::outgoing::notification(method, &params) {
-                Ok(frame) => self.send_now(frame),
-                Err(error) => self.log(
-                    LogLevel::Error,
-                    format!("the cancel could not be written: {error}"),
-                ),
-            }
-        }
+        self.send_cancel(reason.as_deref());
         // After it, as ACP has it, and since it may go out before anything is stored.
         self.cancel_requests(if self.ending.is_some() {
             DecidedBy::InstanceEnd
@@ -325,6 +316,21 @@ impl Actor {
     /// It ends with its first turn. An agent that had its task at its start ends by itself.
     fn ends_with_its_turn(&self) -> bool {
         self.spec.lifecycle == InstanceLifecycle::OneShot && !self.is_legacy()
+    }
+
+    /// What the agent is told, if there is one that can be told.
+    pub(super) fn send_cancel(&mut self, reason: Option<&str>) {
+        let (Some(agent), Some(session)) = (&self.agent, &self.session) else {
+            return;
+        };
+        let (method, params) = agent.dialect.cancel(&session.id, reason);
+        match kandev_acp::outgoing::notification(method, &params) {
+            Ok(frame) => self.send_now(frame),
+            Err(error) => self.log(
+                LogLevel::Error,
+                format!("the cancel could not be written: {error}"),
+            ),
+        }
     }
 
     /// Gives every waiting prompt its end.

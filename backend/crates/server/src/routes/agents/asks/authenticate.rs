@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use kandev_acp::dialect::Ask;
+use kandev_acp::dialect::{Ask, AuthMethod};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -33,7 +33,7 @@ pub async fn authenticate(
     // Those of type `terminal` are programs of the user's, of which the agent is told nothing.
     let mut offered = subject.said("auth_methods").clone();
     if let Some(methods) = offered.as_array_mut() {
-        methods.retain(|method| method["type"] != "terminal");
+        methods.retain(|method| !AuthMethod::is_program(method));
     }
     let methods = texts(&offered, "id");
     if methods.is_empty() {
